@@ -1,0 +1,1 @@
+"""The lessons; this folder installs as `paged_edu.notebooks`, from where `paged-edu lab` copies them."""

@@ -1,0 +1,142 @@
+"""What a step tells the model: the flattened batch, and where each sequence's keys and values are (Paper §4.3).
+
+The paper concatenates the input tokens of all scheduled sequences into one list and hands the workers a block table for each sequence.
+`build_input` turns the scheduler's plan (`ScheduledSeq`, plain Python) into those tensors once a step; every layer reads the same ones.
+There is no padding: prompts, chunks of prompts and single decode tokens lie one behind the other.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from paged_edu.core.plan import ScheduledSeq
+
+PAD_BLOCK = 0
+"""Fills the unused end of a block table row: a valid id, so that a kernel may load a whole row before it masks by ``seq_lens``."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMetadata:
+    """The batch as attention sees it. B sequences, T tokens; sequence i owns rows ``query_start_loc[i]`` to ``query_start_loc[i + 1]``.
+
+    The fields from ``host_query_start_loc`` on repeat on the Python side what a backend needs to launch its work, so that it never has to
+    wait for the device to read a number back.
+    """
+
+    slot_mapping: Tensor
+    """int64 ``[T]``: where each token's key and value go, block * block_size + offset; -1: they are there already."""
+    query_start_loc: Tensor
+    """int32 ``[B + 1]``: first row of each sequence, and T."""
+    seq_lens: Tensor
+    """int32 ``[B]``: tokens in the cache after this step's writes; the last ``query_len`` of them are queried."""
+    block_tables: Tensor
+    """int32 ``[B, max_blocks]``: physical block of each logical block, padded with `PAD_BLOCK`."""
+    block_size: int
+    host_query_start_loc: tuple[int, ...]
+    host_seq_lens: tuple[int, ...]
+    max_query_len: int
+    max_seq_len: int
+    all_written: bool
+    """No slot is -1."""
+
+    @property
+    def num_seqs(self) -> int:
+        return len(self.host_seq_lens)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.host_query_start_loc[-1]
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, tuple[Tensor, ...], AttentionMetadata, int | None, float], Tensor]
+"""``attend(q, k, v, cache, meta, window, scale)``: the one call through which a layer reaches its cache. See `reference.attend`."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelInput:
+    """Everything that a model's forward pass takes, and which of its output rows the sampler wants."""
+
+    input_ids: Tensor
+    """int64 ``[T]``."""
+    positions: Tensor
+    """int64 ``[T]``: position of each token in its own sequence."""
+    meta: AttentionMetadata
+    logits_rows: Tensor
+    """int64 ``[R]``: rows of the flattened batch whose logits are wanted, in the order of the scheduled sequences."""
+    logits_counts: tuple[int, ...]
+    """How many of the R rows belong to each scheduled sequence, ``[B]``; 0 for one that has not caught up."""
+
+
+def build_input(scheduled: Sequence[ScheduledSeq], block_size: int, device: torch.device | str) -> ModelInput:
+    """Flatten a step's sequences into one batch.
+
+    A sequence with ``logits_from`` set wants the rows of its tokens ``logits_from`` to ``num_new - 1``; one that samples without saying
+    where from wants its last row; any other wants none. An empty plan gives an empty batch.
+
+    Raises ValueError naming the sequence if it schedules no token, its slots don't match its tokens, its block table doesn't cover
+    ``seq_len`` tokens, or ``logits_from`` is not one of its tokens.
+    """
+    for s in scheduled:
+        _check(s, block_size)
+    query_lens = [s.num_new for s in scheduled]
+    starts = np.cumsum([0, *query_lens])
+    first_rows = [_first_logits_index(s) for s in scheduled]
+    slots = _join([np.asarray(s.slots, dtype=np.int64) for s in scheduled])
+    meta = AttentionMetadata(
+        slot_mapping=torch.from_numpy(slots).to(device),
+        query_start_loc=torch.from_numpy(starts.astype(np.int32)).to(device),
+        seq_lens=torch.tensor([s.seq_len for s in scheduled], dtype=torch.int32, device=device),
+        block_tables=torch.from_numpy(_block_tables(scheduled, block_size)).to(device),
+        block_size=block_size,
+        host_query_start_loc=tuple(starts.tolist()),
+        host_seq_lens=tuple(s.seq_len for s in scheduled),
+        max_query_len=max(query_lens, default=0),
+        max_seq_len=max((s.seq_len for s in scheduled), default=0),
+        all_written=bool((slots >= 0).all()),
+    )
+    return ModelInput(
+        input_ids=torch.from_numpy(_join([np.asarray(s.token_ids, dtype=np.int64) for s in scheduled])).to(device),
+        positions=torch.from_numpy(_join([np.arange(s.start, s.seq_len) for s in scheduled])).to(device),
+        meta=meta,
+        logits_rows=torch.from_numpy(
+            _join([np.arange(row + first, row + n) for row, first, n in zip(starts.tolist(), first_rows, query_lens, strict=False)])
+        ).to(device),
+        logits_counts=tuple(n - first for first, n in zip(first_rows, query_lens, strict=True)),
+    )
+
+
+def _check(s: ScheduledSeq, block_size: int) -> None:
+    who = f"sequence {s.seq_id} of request {s.request_id}"
+    if not s.token_ids:
+        raise ValueError(f"{who} is scheduled with no token")
+    if len(s.slots) != s.num_new:
+        raise ValueError(f"{who} has {s.num_new} tokens but {len(s.slots)} slots")
+    if (room := len(s.block_table) * block_size) < s.seq_len:
+        raise ValueError(f"{who} has {s.seq_len} tokens but its {len(s.block_table)} blocks of {block_size} hold {room}")
+    if s.logits_from is not None and not 0 <= s.logits_from < s.num_new:
+        raise ValueError(f"{who} wants logits from token {s.logits_from} but schedules {s.num_new} tokens")
+
+
+def _first_logits_index(s: ScheduledSeq) -> int:
+    """Index into ``token_ids`` of the first wanted row; ``num_new`` if none is."""
+    if s.logits_from is not None:
+        return s.logits_from
+    return s.num_new - 1 if s.num_samples else s.num_new
+
+
+def _block_tables(scheduled: Sequence[ScheduledSeq], block_size: int) -> npt.NDArray[np.int32]:
+    # A table may be longer than its tokens (a contiguous manager reserves ahead): only the blocks that hold tokens are sent.
+    used = [-(-s.seq_len // block_size) for s in scheduled]
+    tables = np.full((len(scheduled), max(used, default=0)), PAD_BLOCK, dtype=np.int32)
+    for row, s, n in zip(tables, scheduled, used, strict=True):
+        row[:n] = s.block_table[:n]
+    return tables
+
+
+def _join(parts: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate(parts).astype(np.int64, copy=False) if parts else np.empty(0, dtype=np.int64)

@@ -1,0 +1,85 @@
+"""PagedAttention in plain torch: the oracle that the kernels are tested against, and the backend where there is no GPU (Paper §4.1).
+
+The paper writes the attention of token i over its KV blocks, with block j holding the tokens ``(j - 1) B + 1`` to ``j B``, as
+
+    A_ij = exp(q_i . K_j * scale) / sum_t exp(q_i . K_t * scale)        o_i = sum_j V_j A_ij
+
+that is, ordinary softmax attention whose keys and values are fetched block by block through the block table. Here the fetch is one
+gather into a contiguous copy, then torch's own attention runs on it; the kernels differ in not making that copy.
+"""
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from paged_edu.attention.cache import LayerCache, write
+from paged_edu.attention.metadata import AttentionMetadata
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, meta: AttentionMetadata, window: int | None, scale: float,
+) -> Tensor:
+    """Causal attention of one layer for a mixed batch of prompts, chunks and decode tokens: ``[T, num_heads, head_dim]``, as ``q``.
+
+    q: ``[T, num_heads, head_dim]``; k, v: ``[T, num_kv_heads, head_dim]`` of the same tokens. num_heads is a multiple of num_kv_heads and
+    query head h reads KV head ``h // (num_heads // num_kv_heads)``. cache: the layer's ``(keys, values)``, in any floating point dtype.
+    window: None, or a number of tokens: position p then sees positions ``p - window + 1`` to p only. scale multiplies q . k before
+    the softmax.
+
+    It always writes the new keys and values first and then reads everything through the block table, the new ones too, so that a
+    prompt gives the same result whole or in chunks, cold or from the prefix cache. Slots past ``seq_len`` are never read.
+
+    Raises ValueError for head counts that don't divide or a window below 1.
+    """
+    num_heads, num_kv_heads = q.shape[1], cache[0].shape[1]
+    if num_heads % num_kv_heads:
+        raise ValueError(f"{num_heads} query heads can't share {num_kv_heads} KV heads evenly")
+    if window is not None and window < 1:
+        raise ValueError(f"a sliding window holds at least 1 token, not {window}")
+    # Every write precedes every read: sequences of one step may share the blocks that one of them fills.
+    write(cache, k, v, meta.slot_mapping, all_written=meta.all_written)
+    out = torch.empty_like(q)
+    starts = meta.host_query_start_loc
+    for i, seq_len in enumerate(meta.host_seq_lens):
+        rows = slice(starts[i], starts[i + 1])
+        keys, values = read(cache, meta.block_tables[i], seq_len)
+        out[rows] = _attend_one(q[rows], keys.to(q.dtype), values.to(q.dtype), window, scale)
+    return out
+
+
+def read(cache: LayerCache, block_table: Tensor, seq_len: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of one sequence's ``seq_len`` tokens, in order: two tensors ``[num_kv_heads, seq_len, head_dim]``.
+
+    block_table: int32 ``[max_blocks]``, of which the first ``ceil(seq_len / block_size)`` entries are used.
+    """
+    _, num_kv_heads, block_size, head_dim = cache[0].shape
+    blocks = block_table[: -(-seq_len // block_size)].long()
+    # A page (one block of one head) is contiguous: number the pages block * num_kv_heads + head and gather them head by head.
+    heads = torch.arange(num_kv_heads, device=blocks.device)
+    pages = (blocks * num_kv_heads + heads[:, None]).flatten()
+
+    def gather(tensor: Tensor) -> Tensor:
+        by_page = tensor.view(-1, block_size, head_dim)
+        return by_page.index_select(0, pages).view(num_kv_heads, -1, head_dim)[:, :seq_len]
+
+    return gather(cache[0]), gather(cache[1])
+
+
+def _attend_one(q: Tensor, keys: Tensor, values: Tensor, window: int | None, scale: float) -> Tensor:
+    """One sequence: q ``[n, num_heads, head_dim]``, its last n tokens; keys, values ``[num_kv_heads, seq_len, head_dim]``."""
+    out = F.scaled_dot_product_attention(
+        q.transpose(0, 1)[None], keys[None], values[None],
+        attn_mask=visible(q.shape[0], keys.shape[1], window, q.device), scale=scale, enable_gqa=q.shape[1] != keys.shape[0],
+    )
+    return out[0].transpose(0, 1)
+
+
+def visible(query_len: int, seq_len: int, window: int | None, device: torch.device) -> Tensor | None:
+    """Which keys each of the last ``query_len`` tokens sees: bool ``[query_len, seq_len]``; None if it is one token that sees them all."""
+    if query_len == 1 and (window is None or window >= seq_len):
+        return None
+    key = torch.arange(seq_len, device=device)
+    query = key[seq_len - query_len:, None]
+    seen = key <= query
+    return seen if window is None else seen & (key > query - window)

@@ -1,0 +1,1 @@
+"""What `paged-edu bench ...` runs: timings of the real code, as a table and as JSON."""

@@ -1,0 +1,56 @@
+"""Checks of what users pass in: one wording, the value and the limit always named. Written so that NaN never slips through."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+
+class UnsupportedError(ValueError):
+    """A value that is known but not served yet. The message names it."""
+
+
+def number(name: str, value: Any, low: float, high: float = math.inf, *, low_open: bool = False, high_open: bool = False) -> None:
+    """Refuse what is not a finite number within the limits; ``not (low <= value)`` also catches NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} must be a number, not {value!r}")
+    inside = (low < value if low_open else low <= value) and (value < high if high_open else value <= high)
+    if not inside or not math.isfinite(value):
+        limits = f"{'above' if low_open else 'at least'} {low:g}"
+        limits += f" and {'below' if high_open else 'at most'} {high:g}" if math.isfinite(high) else " and finite"
+        raise ValueError(f"{name} must be {limits}, not {value!r}")
+
+
+def integer(name: str, value: Any, low: int, high: int | None = None) -> None:
+    """Refuse what is not an integer within the limits (both included)."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} must be an integer, not {value!r}")
+    if value < low or (high is not None and value > high):
+        limits = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise ValueError(f"{name} must be {limits}, not {value}")
+
+
+def flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, not {value!r}")
+
+
+def one_of(name: str, value: Any, served: Iterable[str], known: Iterable[str] = ()) -> None:
+    """Refuse a value that is neither served nor known; what is known but not served yet raises `UnsupportedError`."""
+    served, known = list(served), list(known)
+    if value in served:
+        return
+    choices = ", ".join(repr(choice) for choice in served)
+    if value in known:
+        raise UnsupportedError(f"{name}={value!r} is not served yet; today: {choices}")
+    raise ValueError(f"{name} must be one of {choices}, not {value!r}")
+
+
+def known_keywords(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse unknown keyword arguments by name, with the nearest known one."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            raise TypeError(f"{what} has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else f"; it knows {', '.join(known)}"))

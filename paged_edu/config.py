@@ -1,0 +1,92 @@
+"""EngineConfig: every option of the engine, with vLLM's names and defaults, validated in one place."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import checks
+from .checks import UnsupportedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Options of `LLM` and `Engine`. Raises ValueError, with the value and its limits; `UnsupportedError` for what is not served yet."""
+
+    model: str = "tiny-shakespeare"
+    """A short name, a local directory in Hugging Face layout, or a hub name."""
+    tokenizer: str | None = None
+    """A directory or hub name, if the tokenizer lies elsewhere than the model."""
+    dtype: str = "auto"
+    """"auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "float64", "float16" or "bfloat16"."""
+    seed: int = 0
+    """Seed of the requests that bring none of their own."""
+    max_model_len: int | None = None
+    """Longest sequence, prompt and output together [tokens]; None: what the model can do."""
+    block_size: int = 16
+    """Tokens a block, 1 to 256 (Paper §7.2)."""
+    gpu_memory_utilization: float = 0.9
+    """Share of the device memory that weights and KV cache may take together; on a CPU of half of what is free (see `engine.memory`)."""
+    num_gpu_blocks_override: int | None = None
+    """Exactly that many blocks, whatever the memory says."""
+    swap_space: float = 0.0
+    """Host memory for swapped-out blocks [GiB]."""
+    max_num_seqs: int = 256
+    """Sequences that may run at the same time."""
+    max_num_batched_tokens: int | None = None
+    """Token budget of a step; None: 2048, or more where ``max_num_seqs`` or unchunked prompts need it."""
+    long_prefill_token_threshold: int = 0
+    """Longest chunk of a prompt in one step; 0: only the budget bounds it."""
+    enable_prefix_caching: bool | None = None
+    enable_chunked_prefill: bool = True
+    preemption_mode: str = "auto"
+    watermark: float = 0.0
+    """Share of the blocks that admission keeps free for the requests that run."""
+    scheduling_policy: str = "fcfs"
+    kv_cache_dtype: str = "auto"
+    """"auto": the model's dtype."""
+    quantization: str | None = None
+    enforce_eager: bool = False
+    """No CUDA graphs. Today every step runs eagerly."""
+    tensor_parallel_size: int = 1
+    device: str = "auto"
+    """"auto" (CUDA if there is one), "cpu", "cuda" or "cuda:1"."""
+    attention_backend: str = "auto"
+    kv_manager: str = "paged"
+
+    def __post_init__(self) -> None:
+        for name in ("model", "dtype", "device"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(f"{name} must be a non-empty string, not {getattr(self, name)!r}")
+        checks.one_of("dtype", self.dtype, ("auto", "float32", "float64", "float16", "bfloat16"))
+        checks.integer("seed", self.seed, 0, 2**64 - 1)
+        if self.max_model_len is not None:
+            checks.integer("max_model_len", self.max_model_len, 2)
+        checks.integer("block_size", self.block_size, 1, 256)
+        checks.number("gpu_memory_utilization", self.gpu_memory_utilization, 0, 1, low_open=True)
+        if self.num_gpu_blocks_override is not None:
+            checks.integer("num_gpu_blocks_override", self.num_gpu_blocks_override, 1)
+        checks.number("swap_space", self.swap_space, 0)
+        checks.integer("max_num_seqs", self.max_num_seqs, 1)
+        if self.max_num_batched_tokens is not None:
+            checks.integer("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        checks.integer("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        checks.flag("enable_chunked_prefill", self.enable_chunked_prefill)
+        checks.number("watermark", self.watermark, 0, 1, high_open=True)
+        checks.flag("enforce_eager", self.enforce_eager)
+        checks.integer("tensor_parallel_size", self.tensor_parallel_size, 1)
+        self._refuse_unserved()
+
+    def _refuse_unserved(self) -> None:
+        checks.one_of("preemption_mode", self.preemption_mode, ("auto", "recompute"), ("swap",))
+        checks.one_of("scheduling_policy", self.scheduling_policy, ("fcfs",), ("priority",))
+        checks.one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto",), ("int8", "fp8", "float16", "bfloat16"))
+        checks.one_of("attention_backend", self.attention_backend, ("auto", "reference"), ("cpu", "triton"))
+        checks.one_of("kv_manager", self.kv_manager, ("paged",), ("orca-max", "orca-pow2", "orca-oracle", "grow"))
+        if self.enable_prefix_caching not in (None, False, True):
+            raise ValueError(f"enable_prefix_caching must be True, False or None, not {self.enable_prefix_caching!r}")
+        unserved = {
+            "enable_prefix_caching": bool(self.enable_prefix_caching), "swap_space": self.swap_space > 0,
+            "quantization": self.quantization is not None, "tensor_parallel_size": self.tensor_parallel_size > 1,
+        }
+        for name, asked in unserved.items():
+            if asked:
+                raise UnsupportedError(f"{name}={getattr(self, name)!r} is not served yet; leave it out")

@@ -1,0 +1,99 @@
+"""BlockPool: the physical blocks of the KV cache, their reference counts and the free queue (Paper §4.2, §4.3).
+
+A physical block is an integer ``0 .. num_blocks - 1``: the index of its page in every layer's cache tensors. The pool knows nothing of
+tokens or sequences; it counts how many block tables refer to each block. At zero the block goes to the tail of the free queue,
+so the block that has been free for the longest time is handed out first.
+"""
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+
+class IntegrityError(RuntimeError):
+    """An invariant of the memory manager does not hold: a fault in this project or in a reader's own manager, never bad input."""
+
+
+class BlockPool:
+    """``num_blocks`` blocks. Allocation and freeing cost O(1) a block, whatever the size of the pool."""
+
+    def __init__(self, num_blocks: int) -> None:
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks must be at least 1, not {num_blocks}")
+        self.num_blocks = num_blocks
+        self.ref_counts = [0] * num_blocks
+        # An OrderedDict is a doubly linked list with an index: pop the head, push the tail and take out of the middle, each in O(1).
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be handed out now."""
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        """Blocks that at least one block table refers to."""
+        return self.num_blocks - len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks without a reference whose content is kept for a later hit: none, since no prefix index is attached."""
+        return 0
+
+    def free_blocks(self) -> list[int]:
+        """Free block ids, in the order in which they will be handed out."""
+        return list(self._free)
+
+    def allocate(self, count: int) -> list[int] | None:
+        """``count`` blocks with one reference each, or None and nothing changed when fewer are free: all or nothing."""
+        if count < 0:
+            raise ValueError(f"cannot allocate {count} blocks")
+        if count > len(self._free):
+            return None
+        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in blocks:
+            self.ref_counts[block] = 1
+        return blocks
+
+    def share(self, blocks: Sequence[int]) -> None:
+        """One more table refers to each of ``blocks`` (Paper §4.4). Raises ValueError if one of them is free."""
+        for block in blocks:
+            self._require_used(block)
+        for block in blocks:
+            self.ref_counts[block] += 1
+
+    def free(self, blocks: Sequence[int]) -> list[int]:
+        """Drop one reference to each of ``blocks`` (a table's blocks, in logical order); returns those that became free.
+
+        They join the queue last block first: the head of a chain, the most useful part of it, is overwritten last. A block that
+        is already free raises ValueError and nothing is changed.
+        """
+        if len(blocks) > 1 and len(set(blocks)) != len(blocks):
+            raise ValueError(f"a block is listed twice in {list(blocks)}")
+        for block in blocks:
+            self._require_used(block)
+        freed = []
+        for block in reversed(blocks):
+            self.ref_counts[block] -= 1
+            if self.ref_counts[block] == 0:
+                self._free[block] = None
+                freed.append(block)
+        return freed
+
+    def _require_used(self, block: int) -> None:
+        if not 0 <= block < self.num_blocks:
+            raise ValueError(f"block {block} does not exist: the pool has blocks 0 to {self.num_blocks - 1}")
+        if self.ref_counts[block] < 1:
+            raise ValueError(f"block {block} is free: it has no reference to share or to drop")
+
+    def check(self) -> None:
+        """Raise `IntegrityError` unless free + used + cached = total and a block is free exactly when nothing refers to it."""
+        for block, count in enumerate(self.ref_counts):
+            if count < 0:
+                raise IntegrityError(f"block {block} has {count} references")
+            if (count == 0) != (block in self._free):
+                where = "in" if block in self._free else "not in"
+                raise IntegrityError(f"block {block} has {count} references and is {where} the free queue")
+        used = sum(count > 0 for count in self.ref_counts)
+        if self.num_free + used + self.num_cached != self.num_blocks:
+            raise IntegrityError(f"{self.num_free} free + {used} used + {self.num_cached} cached != {self.num_blocks} blocks")

@@ -1,0 +1,104 @@
+"""BlockTable: where the tokens of one sequence lie (Paper §4.1, §4.3), how tables share blocks and copy them on write (§4.4).
+
+Logical block ``i`` of a sequence holds its positions ``i * block_size .. (i + 1) * block_size - 1``; ``table.blocks[i]`` is the physical
+block that stores them. A *slot* is one token's place in the whole cache: ``physical block * block_size + offset``.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .block_pool import BlockPool
+from .plan import Copy
+
+
+def num_blocks_for(num_tokens: int, block_size: int) -> int:
+    """Blocks that hold ``num_tokens`` tokens: the quotient rounded up."""
+    return -(-num_tokens // block_size)
+
+
+def last_block_fill(num_tokens: int, block_size: int) -> int:
+    """Filled slots of the last block: 1 to ``block_size``; 0 for an empty sequence, which has no last block."""
+    return (num_tokens - 1) % block_size + 1 if num_tokens else 0
+
+
+def block_fills(num_tokens: int, block_size: int, num_blocks: int) -> Iterator[int]:
+    """Filled slots of each of the first ``num_blocks`` logical blocks of a sequence with ``num_tokens`` tokens in the cache."""
+    for index in range(num_blocks):
+        yield min(block_size, max(0, num_tokens - index * block_size))
+
+
+class BlockTable:
+    """The block table of one sequence. Every entry is one reference to a block of the pool."""
+
+    __slots__ = ("block_size", "blocks", "pool")
+
+    def __init__(self, pool: BlockPool, block_size: int, blocks: list[int] | None = None) -> None:
+        self.pool = pool
+        self.block_size = block_size
+        self.blocks: list[int] = blocks if blocks is not None else []
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def slot(self, position: int) -> int:
+        """The slot of one position. Raises IndexError when the table does not reach that far."""
+        index, offset = divmod(position, self.block_size)
+        if not 0 <= index < len(self.blocks):
+            raise IndexError(f"position {position} is in logical block {index}; the table has {len(self.blocks)} blocks of {self.block_size}")
+        return self.blocks[index] * self.block_size + offset
+
+    def slots(self, start: int, stop: int) -> tuple[int, ...]:
+        """The slots of positions ``start .. stop - 1``."""
+        if stop - start == 1:
+            return (self.slot(start),)
+        return tuple([self.slot(position) for position in range(start, stop)])
+
+    def blocks_needed(self, num_tokens: int) -> int:
+        """New blocks that the table needs before it can hold ``num_tokens`` tokens."""
+        return max(0, -(-num_tokens // self.block_size) - len(self.blocks))
+
+    def grow(self, num_tokens: int) -> list[int] | None:
+        """Append the blocks that ``num_tokens`` tokens need; returns them, or None and nothing changed when too few are free."""
+        new = self.pool.allocate(self.blocks_needed(num_tokens))
+        if new is not None:
+            self.blocks += new
+        return new
+
+    def shared_indexes(self, start: int, stop: int) -> list[int]:
+        """Logical blocks that writing positions ``start .. stop - 1`` would touch and that another table refers to as well."""
+        first, last = start // self.block_size, min(num_blocks_for(stop, self.block_size), len(self.blocks))
+        counts, blocks = self.pool.ref_counts, self.blocks
+        return [index for index in range(first, last) if counts[blocks[index]] > 1]
+
+    def copy_on_write(self, index: int) -> Copy | None:
+        """Give this table a block of its own at ``index`` (Paper §4.4, Fig. 8).
+
+        Returns the copy that must run before the write, or None when nobody else refers to the block any more: of k sequences that
+        write to a shared block k - 1 copy it and the last one writes in place. The caller has made sure that a block is free.
+        """
+        old = self.blocks[index]
+        if self.pool.ref_counts[old] == 1:
+            return None
+        new = self.pool.allocate(1)
+        if new is None:
+            raise ValueError(f"no free block to copy block {old} into: reserve before writing")
+        self.pool.free([old])
+        self.blocks[index] = new[0]
+        return Copy(old, new[0])
+
+    def fork(self) -> BlockTable:
+        """A second table that refers to the same blocks: nothing is copied until somebody writes."""
+        self.pool.share(self.blocks)
+        return BlockTable(self.pool, self.block_size, list(self.blocks))
+
+    def truncate(self, num_tokens: int) -> list[int]:
+        """Drop the blocks beyond ``num_tokens`` tokens; returns them."""
+        keep = num_blocks_for(num_tokens, self.block_size)
+        dropped = self.blocks[keep:]
+        self.pool.free(dropped)
+        del self.blocks[keep:]
+        return dropped
+
+    def release(self) -> list[int]:
+        """Drop every block; returns what the table held."""
+        return self.truncate(0)

@@ -1,0 +1,130 @@
+"""The events that manager, scheduler and engine emit: small, typed, enough to rebuild every state of a run.
+
+The state at any moment is a snapshot plus the fold of the events after it (`paged_edu.trace`). Widgets replay them forwards and
+backwards; metrics and plots read the same stream. Whoever emits holds ``emit: Callable[[Event], None] | None``; with no listener the cost is one
+``if`` at each place.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+
+class StepStarted(NamedTuple):
+    """`Scheduler.schedule` begins step ``step``."""
+
+    step: int
+
+
+class StepScheduled(NamedTuple):
+    """The plan of the step is made: ``tokens`` maps each scheduled sequence to the number of tokens it runs."""
+
+    step: int
+    tokens: dict[int, int]
+
+
+class RequestAdded(NamedTuple):
+    """A request entered the waiting queue with its first sequence."""
+
+    request_id: str
+    seq_id: int
+    prompt_token_ids: tuple[int, ...]
+    max_tokens: int
+
+
+class RequestAdmitted(NamedTuple):
+    """Waiting or preempted -> running. ``num_cached`` of its ``num_tokens`` tokens were found in the cache."""
+
+    request_id: str
+    num_tokens: int
+    num_cached: int
+
+
+class RequestPreempted(NamedTuple):
+    """Running -> preempted: its blocks are free, ``num_lost`` computed tokens have to be computed again."""
+
+    request_id: str
+    num_lost: int
+
+
+class PoolExhausted(NamedTuple):
+    """The request had the pool to itself and its next token does not fit: it ends with "length", stop_reason "kv_pool"."""
+
+    request_id: str
+    num_tokens: int
+    num_slots: int
+
+
+class SequenceFinished(NamedTuple):
+    """A sequence ended; its blocks have been given back."""
+
+    request_id: str
+    seq_id: int
+    finish_reason: str
+    stop_reason: int | str | None
+
+
+class RequestFinished(NamedTuple):
+    """The last sequence of the request ended and the scheduler forgot it."""
+
+    request_id: str
+
+
+class BlocksAllocated(NamedTuple):
+    """``blocks`` were appended to the table of ``seq_id``."""
+
+    seq_id: int
+    blocks: tuple[int, ...]
+
+
+class BlocksFreed(NamedTuple):
+    """The table of ``seq_id`` gave up its last ``len(blocks)`` entries; a block is free once no table refers to it."""
+
+    seq_id: int
+    blocks: tuple[int, ...]
+
+
+class TableForked(NamedTuple):
+    """``child`` got a table with the same blocks as ``parent``'s (Paper §4.4)."""
+
+    parent: int
+    child: int
+
+
+class BlockCopied(NamedTuple):
+    """Copy-on-write: logical block ``index`` of ``seq_id`` moved from ``src`` to its own copy ``dst``."""
+
+    seq_id: int
+    index: int
+    src: int
+    dst: int
+
+
+class TokensWritten(NamedTuple):
+    """The first ``num_computed`` tokens of ``seq_id`` are in the cache."""
+
+    seq_id: int
+    num_computed: int
+
+
+class TokensSampled(NamedTuple):
+    """``seq_id`` grew by ``token_ids``."""
+
+    seq_id: int
+    token_ids: tuple[int, ...]
+
+
+class SequenceForked(NamedTuple):
+    """A new branch ``child`` of a request starts with ``parent``'s tokens."""
+
+    request_id: str
+    parent: int
+    child: int
+
+
+Event: TypeAlias = (
+    StepStarted | StepScheduled | RequestAdded | RequestAdmitted | RequestPreempted | PoolExhausted | SequenceFinished | RequestFinished
+    | BlocksAllocated | BlocksFreed | TableForked | BlockCopied | TokensWritten | TokensSampled | SequenceForked
+)
+Emit: TypeAlias = Callable[[Event], None]
+EVENT_TYPES: dict[str, type] = {t.__name__: t for t in Event.__args__}  # type: ignore[attr-defined]

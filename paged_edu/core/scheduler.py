@@ -1,0 +1,335 @@
+"""Scheduler: which sequences run which tokens in the next step, and who steps back when memory runs out (Paper §4.5).
+
+One rule covers prefill, chunked prefill, decode and recomputation: ``num_computed_tokens`` catches up with ``num_tokens``. A step has a budget of
+tokens; sequences that need one token come first, so a long prompt never stalls them; what is left goes to prompts, in policy order.
+Memory is given out in policy order as well: whoever finds no block takes it from the last running request, which gives back all its
+blocks (all or nothing) and is recomputed later.
+"""
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from itertools import count
+
+from . import events
+from .kv_manager import AllocStatus, KVManager
+from .plan import Branch, Copy, ScheduledSeq, SchedulerOutput, StepResult
+from .policy import FCFS, Policy
+from .sequence import Request, Sequence, Status
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of a step. Validated here, whoever builds it."""
+
+    max_model_len: int
+    max_num_seqs: int = 256
+    """Sequences that may run at the same time."""
+    max_num_batched_tokens: int = 2048
+    """Token budget of a step."""
+    long_prefill_token_threshold: int = 0
+    """Longest chunk of a prompt in one step; 0: only the budget bounds it."""
+    enable_chunked_prefill: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_model_len < 2:
+            raise ValueError(f"max_model_len must be at least 2 (one prompt token, one output token), not {self.max_model_len}")
+        if self.max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs must be at least 1, not {self.max_num_seqs}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs ({self.max_num_seqs}): "
+                "otherwise a running sequence could not get its one token a step"
+            )
+        if self.long_prefill_token_threshold < 0:
+            raise ValueError(f"long_prefill_token_threshold must be at least 0, not {self.long_prefill_token_threshold}")
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ValueError(
+                f"without chunked prefill a whole prompt must fit one step: max_num_batched_tokens ({self.max_num_batched_tokens}) "
+                f"is below max_model_len ({self.max_model_len})"
+            )
+
+
+@dataclass(slots=True)
+class _Step:
+    """The plan of a step while it is made."""
+
+    scheduled: list[ScheduledSeq] = field(default_factory=list)
+    copies: list[Copy] = field(default_factory=list)
+    admitted: list[str] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+class Scheduler:
+    """Owns the queues. ``waiting`` and ``running`` are kept in policy order; a request is in exactly one of them, or finished and in none."""
+
+    def __init__(
+        self, config: SchedulerConfig, manager: KVManager, policy: Policy | None = None, emit: events.Emit | None = None,
+    ) -> None:
+        self.config = config
+        self.manager = manager
+        self.policy: Policy = policy if policy is not None else FCFS()
+        self.emit = emit
+        self.step = 0
+        self.requests: dict[str, Request] = {}
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.num_running_seqs = 0
+        self._arrivals = count()
+        self._seq_ids = count()
+
+    # -- requests come and go ------------------------------------------------------------------------------------------------------
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises ValueError, and changes nothing, if its id is in use or if it could never run."""
+        if request.request_id in self.requests:
+            raise ValueError(f"request id {request.request_id!r} is in use by a request that has not finished")
+        if request.n > 1:
+            raise ValueError(f"request {request.request_id!r}: n is {request.n}; several branches a request are not served yet")
+        limit, length = self.config.max_model_len, len(request.prompt_token_ids)
+        if length >= limit:
+            raise ValueError(
+                f"request {request.request_id!r}: the prompt has {length} tokens; max_model_len is {limit}, and at least 1 is for the output"
+            )
+        seq = Sequence(next(self._seq_ids), request, 0, list(request.prompt_token_ids))
+        request.sequences, request.live = [seq], [seq]
+        if self.manager.status(request) is AllocStatus.NEVER:
+            request.sequences, request.live = [], []
+            size, blocks = self.manager.block_size, self.manager.num_blocks
+            raise ValueError(
+                f"request {request.request_id!r}: the prompt has {length} tokens and needs {-(-length // size)} blocks of {size}; "
+                f"the pool has {blocks}"
+            )
+        request.arrival_index = next(self._arrivals)
+        request.status = Status.WAITING
+        self.requests[request.request_id] = request
+        insort(self.waiting, request, key=self.policy.key)
+        if self.emit is not None:
+            self.emit(events.RequestAdded(request.request_id, seq.seq_id, request.prompt_token_ids, request.max_tokens))
+
+    def abort(self, request_id: str) -> bool:
+        """End a request in whatever state it is; False if there is no such request (it may just have finished)."""
+        request = self.requests.get(request_id)
+        if request is None:
+            return False
+        for seq in list(request.live):
+            self._finish(seq, "abort", None)
+        return True
+
+    def finish(self, seq_id: int, reason: str, stop_reason: int | str | None = None) -> None:
+        """End one running sequence from outside: stop strings are found after `update`, in the text."""
+        for request in self.running:
+            for seq in request.live:
+                if seq.seq_id == seq_id:
+                    self._finish(seq, reason, stop_reason)
+                    return
+        raise ValueError(f"no running sequence has the id {seq_id}")
+
+    def has_unfinished(self) -> bool:
+        return bool(self.requests)
+
+    # -- one step ------------------------------------------------------------------------------------------------------------------
+    def schedule(self) -> SchedulerOutput:
+        """Plan the next step; blocks are allocated, nothing is computed yet."""
+        self.step += 1
+        if self.emit is not None:
+            self.emit(events.StepStarted(self.step))
+        step = _Step()
+        shares, budget = self._share_budget()
+        for request in list(self.running):
+            if request.status is not Status.RUNNING:        # preempted by an earlier request of this loop
+                continue
+            tokens = shares[request.request_id]
+            if any(tokens) and self._reserve(request, tokens, step):
+                self._plan(request, tokens, step)
+        if not step.preempted:                              # who has just stepped back is not overtaken
+            self._admit(step, budget)
+        output = SchedulerOutput(
+            self.step, tuple(step.scheduled), copies=tuple(step.copies), admitted=tuple(step.admitted),
+            preempted=tuple(step.preempted), refused=tuple(step.refused),
+        )
+        if self.emit is not None:
+            self.emit(events.StepScheduled(self.step, {s.seq_id: len(s.token_ids) for s in output.scheduled}))
+        return output
+
+    def _share_budget(self) -> tuple[dict[str, list[int]], int]:
+        """Tokens of each running request's branches in this step, and what is left of the budget."""
+        budget = self.config.max_num_batched_tokens
+        shares: dict[str, list[int]] = {}
+        catching_up = []
+        for request in self.running:
+            live = request.live
+            if all([len(seq.token_ids) - seq.num_computed_tokens == 1 for seq in live]):
+                shares[request.request_id] = [1] * len(live)
+                budget -= len(live)
+            else:
+                catching_up.append(request)
+        for request in catching_up:
+            shares[request.request_id] = chunk = self._chunk(request, budget)
+            budget -= sum(chunk)
+        return shares, budget
+
+    def _chunk(self, request: Request, budget: int) -> list[int]:
+        """Tokens that each branch computes, at most ``budget`` together.
+
+        Either all branches catch up in this step (then the request samples), or each stays at least one token behind, so that the
+        last tokens of all branches run in the same step: the gang barrier.
+        """
+        left = [seq.num_uncomputed for seq in request.live]
+        if sum(left) == len(left) and len(left) <= budget:
+            return left
+        if not self.config.enable_chunked_prefill:
+            return left if sum(left) <= budget else [0] * len(left)
+        limit = min(budget, self.config.long_prefill_token_threshold or budget)
+        if sum(left) <= limit:
+            return left
+        chunk = []
+        for tokens in left:
+            chunk.append(min(tokens - 1, limit))
+            limit -= chunk[-1]
+        return chunk
+
+    def _reserve(self, request: Request, tokens: list[int], step: _Step) -> bool:
+        """Find the blocks that ``request`` needs, taking them from the last in policy order; False if that is the request itself."""
+        while True:
+            copies = self.manager.reserve(request.live, tokens)
+            if copies is not None:
+                step.copies += copies
+                return True
+            victim = self.running[-1]
+            if len(self.running) == 1:
+                self._exhausted(request, step)
+                return False
+            self._preempt(victim, step)
+            if victim is request:
+                return False
+
+    def _admit(self, step: _Step, budget: int) -> None:
+        """Start waiting requests in policy order, as long as the first one finds a place, a token of the budget and its blocks."""
+        while self.waiting:
+            request = self.waiting[0]
+            if self.num_running_seqs + len(request.live) > self.config.max_num_seqs or not any(self._chunk(request, budget)):
+                return
+            status = self.manager.status(request)
+            if status is AllocStatus.LATER:
+                return
+            if status is AllocStatus.NEVER:     # only after a preemption: its outputs have outgrown the pool
+                self._exhausted(request, step)
+                continue
+            for seq in request.live:
+                cached = self.manager.admit(seq, seq.num_tokens)
+                if cached is None:
+                    raise RuntimeError(f"the manager answered OK for {request.request_id!r} and then found no blocks for it")
+                seq.num_computed_tokens = cached
+            del self.waiting[0]
+            insort(self.running, request, key=self.policy.key)
+            self.num_running_seqs += len(request.live)
+            request.status = Status.RUNNING
+            step.admitted.append(request.request_id)
+            if self.emit is not None:
+                tokens = sum(seq.num_tokens for seq in request.live)
+                self.emit(events.RequestAdmitted(request.request_id, tokens, sum(seq.num_computed_tokens for seq in request.live)))
+            chunk = self._chunk(request, budget)
+            self._plan(request, chunk, step)
+            budget -= sum(chunk)
+
+    def _plan(self, request: Request, tokens: list[int], step: _Step) -> None:
+        """Write down what the branches of a request run."""
+        caught_up = all([seq.num_computed_tokens + n == len(seq.token_ids) for seq, n in zip(request.live, tokens, strict=True)])
+        for seq, n in zip(request.live, tokens, strict=True):
+            if n:
+                start = seq.num_computed_tokens
+                step.scheduled.append(ScheduledSeq(
+                    request.request_id, seq.seq_id, seq.branch, tuple(seq.token_ids[start : start + n]), start,
+                    self.manager.slots(seq, start, start + n), tuple(self.manager.table(seq)),
+                    n - 1 if caught_up else None, 1 if caught_up else 0,
+                ))
+
+    # -- the end of a step ---------------------------------------------------------------------------------------------------------
+    def update(self, output: SchedulerOutput, result: StepResult) -> list[Sequence]:
+        """Take in what the runner computed; returns the sequences that grew, the finished ones among them included."""
+        for item in output.scheduled:
+            request = self.requests.get(item.request_id)
+            seq = next((s for s in request.live if s.seq_id == item.seq_id), None) if request is not None else None
+            if seq is not None:                             # None: aborted while the step ran
+                seq.num_computed_tokens = item.start + len(item.token_ids)
+                self.manager.commit(seq, seq.num_computed_tokens)
+        grown: list[Sequence] = []
+        for request_id, branches in result.branches.items():
+            request = self.requests.get(request_id)
+            if request is not None:
+                grown += self._branch_out(request, branches)
+        for seq in grown:
+            reason = seq.stop_check(self.config.max_model_len)
+            if reason is not None:
+                self._finish(seq, *reason)
+        return grown
+
+    def _branch_out(self, request: Request, branches: tuple[Branch, ...]) -> list[Sequence]:
+        """Append the sampled tokens. One branch a live sequence today; fork and prune come with parallel sampling and beams."""
+        live = {seq.seq_id: seq for seq in request.live}
+        if all(branch.parent not in live for branch in branches):
+            return []                                       # aborted while the step ran, and the id is in use again
+        if sorted(branch.parent for branch in branches) != sorted(live):
+            raise ValueError(f"request {request.request_id!r}: branches of {[b.parent for b in branches]} answer sequences {sorted(live)}")
+        for branch in branches:
+            live[branch.parent].token_ids.extend(branch.tokens)
+            if self.emit is not None:
+                self.emit(events.TokensSampled(branch.parent, branch.tokens))
+        return [live[branch.parent] for branch in branches]
+
+    def roll_back(self, output: SchedulerOutput) -> None:
+        """The runner failed in mid-step: nothing that it was to write or copy can be trusted, so every request of the step is recomputed."""
+        step = _Step()
+        for request_id in dict.fromkeys(item.request_id for item in output.scheduled):
+            request = self.requests.get(request_id)
+            if request is not None and request.status is Status.RUNNING:
+                self._preempt(request, step)
+
+    # -- leaving -------------------------------------------------------------------------------------------------------------------
+    def _preempt(self, request: Request, step: _Step) -> None:
+        """All-or-nothing: the request gives back every block and is recomputed later, its sampled tokens with its prompt (Paper §4.5)."""
+        lost = sum(seq.num_computed_tokens for seq in request.live)
+        for seq in request.live:
+            self.manager.free(seq)
+            seq.num_computed_tokens = 0
+        self._remove(self.running, request)
+        self.num_running_seqs -= len(request.live)
+        insort(self.waiting, request, key=self.policy.key)
+        request.status = Status.PREEMPTED
+        request.num_preemptions += 1
+        step.preempted.append(request.request_id)
+        if self.emit is not None:
+            self.emit(events.RequestPreempted(request.request_id, lost))
+
+    def _exhausted(self, request: Request, step: _Step) -> None:
+        step.refused.append(request.request_id)
+        if self.emit is not None:
+            tokens = sum(seq.num_tokens for seq in request.live)
+            self.emit(events.PoolExhausted(request.request_id, tokens, self.manager.num_blocks * self.manager.block_size))
+        for seq in list(request.live):
+            self._finish(seq, "length", "kv_pool")
+
+    def _finish(self, seq: Sequence, reason: str, stop_reason: int | str | None) -> None:
+        """The one exit for every end: blocks, queues and registry together, so that nothing outlives its request."""
+        request = seq.request
+        if self.manager.holds(seq):
+            self.manager.free(seq)
+        seq.finish_reason, seq.stop_reason = reason, stop_reason
+        request.live.remove(seq)
+        if request.status is Status.RUNNING:
+            self.num_running_seqs -= 1
+        if self.emit is not None:
+            self.emit(events.SequenceFinished(request.request_id, seq.seq_id, reason, stop_reason))
+        if not request.live:
+            self._remove(self.running if request.status is Status.RUNNING else self.waiting, request)
+            request.status = Status.FINISHED
+            del self.requests[request.request_id]
+            if self.emit is not None:
+                self.emit(events.RequestFinished(request.request_id))
+
+    def _remove(self, queue: list[Request], request: Request) -> None:
+        index = bisect_left(queue, self.policy.key(request), key=self.policy.key)
+        if index == len(queue) or queue[index] is not request:
+            raise RuntimeError(f"{type(self.policy).__name__}.key of {request.request_id!r} is not unique or changed while it was queued")
+        del queue[index]

@@ -1,0 +1,51 @@
+"""What users get back: `RequestOutput` with one `CompletionOutput` a sequence, in vLLM's shape."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutput:
+    """One output sequence of a request."""
+
+    index: int
+    """The branch, 0 to n - 1."""
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str | None
+    """"stop" (an end or stop token), "length" (max_tokens, max_model_len or the pool), "abort"; None while it grows."""
+    stop_reason: int | str | None
+    """The user's stop token; "kv_pool" when the request, alone, had filled the pool; None for the model's own end token."""
+    cumulative_logprob: float | None = None
+    logprobs: tuple[dict[int, float], ...] | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """When things happened to a request [seconds on the engine's clock]; None: not yet."""
+
+    arrival_time: float
+    first_scheduled_time: float | None = None
+    first_token_time: float | None = None
+    finished_time: float | None = None
+    num_preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """A request so far; the last one of a request has ``finished`` set."""
+
+    request_id: str
+    prompt: str | None
+    """The text, if the prompt was given as text."""
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[CompletionOutput, ...]
+    finished: bool
+    metrics: RequestMetrics
+    num_cached_tokens: int = 0
+    """Prompt tokens that were found in the prefix cache."""
+    prompt_logprobs: tuple[dict[int, float] | None, ...] | None = None

@@ -1,0 +1,88 @@
+"""What the engine knows of a model without knowing its architecture, and the error that every loading problem raises.
+
+The memory manager needs layers, KV heads and head size to say what a block costs (Paper §3); the scheduler needs the longest position;
+the sampler needs the vocabulary and the tokens that end a text. All of that is a `ModelSpec`, read from the checkpoint's json files.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paged_edu.attention.cache import KVCache, LayerCache
+from paged_edu.attention.metadata import Attend, AttentionMetadata
+
+LayerCaches = KVCache | Sequence[LayerCache]
+"""``cache[layer]`` is a layer's ``(keys, values)``."""
+
+
+class ModelLoadError(ValueError):
+    """A model can't be loaded; the message names the file, key or tensor and what was expected of it."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The shape of a model and the ids that it reserves. Sizes are counts; nothing here is in bytes."""
+
+    architecture: str
+    """As in config.json, for example ``GPT2LMHeadModel``."""
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    """Equal to num_heads without grouped-query attention."""
+    head_dim: int
+    hidden_size: int
+    vocab_size: int
+    """Rows of the embedding: may be more than the tokenizer knows (padding)."""
+    max_positions: int
+    """The longest sequence, in tokens."""
+    eos_token_ids: tuple[int, ...]
+    """Ids that end a text: config.json's, then generation_config.json's."""
+    bos_token_id: int | None
+    dtype: torch.dtype
+    """The checkpoint's own type; the model may be loaded in another (`loader.choose_dtype`)."""
+    tie_word_embeddings: bool
+    """The output head is the embedding matrix."""
+    config: Mapping[str, Any] = field(repr=False, compare=False)
+    """config.json as it is, for what only the architecture understands."""
+
+
+class CausalLM(nn.Module):
+    """What `loader` and the runners ask of an architecture. A subclass is built by ``cls(spec)`` and overrides every method."""
+
+    spec: ModelSpec
+
+    @staticmethod
+    def spec_from(config: Mapping[str, Any], **common: Any) -> ModelSpec:
+        """Read the architecture's own keys; ``common`` holds the fields that are read alike for all. Raises ModelLoadError."""
+        raise NotImplementedError
+
+    @staticmethod
+    def rename(name: str) -> str | None:
+        """Our parameter's name for a checkpoint tensor's; None: a buffer that is known and not needed."""
+        raise NotImplementedError
+
+    def tie_weights(self) -> None:
+        """Make the output head share the embedding's storage where the spec says so; called again once the weights are in."""
+        raise NotImplementedError
+
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, cache: LayerCaches, meta: AttentionMetadata, attend: Attend,
+    ) -> Tensor:
+        """Hidden states ``[T, hidden_size]`` of a flattened batch; keys and values go to ``cache[layer]``."""
+        raise NotImplementedError
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``[R, hidden_size]`` -> ``[R, vocab_size]``."""
+        raise NotImplementedError
+
+
+def read_int(config: Mapping[str, Any], key: str, minimum: int = 1) -> int:
+    """``config[key]`` as a checked integer. Raises ModelLoadError naming the key and the value."""
+    value = config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ModelLoadError(f"config.json: {key} must be an integer of at least {minimum}, not {value!r}")
+    return value

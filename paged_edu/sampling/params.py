@@ -1,0 +1,85 @@
+"""SamplingParams: how the tokens of a request are chosen and when it ends. vLLM's names; checked when it is made, never ignored."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from .. import checks
+from ..checks import UnsupportedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How to sample, in this order: bias, penalties, temperature, top-k, top-p, min-p.
+
+    ``temperature=0`` is greedy. Without a ``seed`` the engine derives one from its own. Raises ValueError, with the value and its limits,
+    for NaN, infinite, negative or otherwise impossible values, and `UnsupportedError` for what is not served yet.
+    """
+
+    n: int = 1
+    """Output sequences a request."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    """Keep the most probable tokens that together reach this probability; above 0, at most 1."""
+    top_k: int = 0
+    """Keep the k most probable tokens; 0 or -1: all."""
+    min_p: float = 0.0
+    """Keep tokens with at least this share of the most probable one's probability."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    """Same seed, same prompt: same tokens, whatever shares the batch and whether the request was preempted."""
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    """Tokens that end the output besides the model's own end tokens."""
+    ignore_eos: bool = False
+    """Go on after the model's end token; the user's own stop tokens still count."""
+    min_tokens: int = 0
+    """No stop token is sampled before that many output tokens."""
+    max_tokens: int = 16
+    """At most that many output tokens; at least 1."""
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logit_bias: dict[int, float] | None = None
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    """Leave special tokens, such as the end token, out of the text."""
+
+    def __post_init__(self) -> None:
+        checks.integer("n", self.n, 1)
+        checks.number("temperature", self.temperature, 0)
+        checks.number("top_p", self.top_p, 0, 1, low_open=True)
+        checks.integer("top_k", self.top_k, -1)
+        checks.number("min_p", self.min_p, 0, 1)
+        checks.number("presence_penalty", self.presence_penalty, -2, 2)
+        checks.number("frequency_penalty", self.frequency_penalty, -2, 2)
+        checks.number("repetition_penalty", self.repetition_penalty, 0, low_open=True)
+        checks.integer("min_tokens", self.min_tokens, 0)
+        checks.integer("max_tokens", self.max_tokens, 1)
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens ({self.min_tokens}) must be at most max_tokens ({self.max_tokens})")
+        if self.seed is not None:
+            checks.integer("seed", self.seed, 0, 2**64 - 1)
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            checks.flag(name, getattr(self, name))
+        if isinstance(self.stop_token_ids, str | bytes) or not isinstance(self.stop_token_ids, Sequence | frozenset | set | None):
+            raise ValueError(f"stop_token_ids must be a list of token ids, not {self.stop_token_ids!r}")
+        for token in self.stop_token_ids or ():
+            checks.integer("every one of stop_token_ids", token, 0)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        self._refuse_unserved()
+
+    def _refuse_unserved(self) -> None:
+        defaults = {f.name: f.default for f in fields(self)}
+        unserved = ("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs", "logit_bias",
+                    "include_stop_str_in_output")
+        for name in unserved:
+            if getattr(self, name) != defaults[name]:
+                raise UnsupportedError(f"{name}={getattr(self, name)!r} is not served yet; leave it at {defaults[name]!r}")
+        if self.stop:
+            raise UnsupportedError(f"stop={self.stop!r} is not served yet; use stop_token_ids")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0

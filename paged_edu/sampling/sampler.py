@@ -1,0 +1,131 @@
+"""From logits to tokens: temperature, top-k, top-p, min-p, and one random number a token that depends on nothing but its own sequence.
+
+The uniform number of a token comes from a counter-based generator, Philox, at (seed, branch, position, draw). There is no generator state to
+carry along: a request with a seed gets the same numbers whatever shares its batch and whether it was preempted and recomputed. The token
+is where the cumulative distribution, in order of token ids, passes that number.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingState:
+    """What the sampler has to know of a request, besides the logits."""
+
+    params: SamplingParams
+    seed: int
+    """The request's own seed, or one derived from the engine's; below 2**64."""
+    num_prompt_tokens: int
+    stop_ids: tuple[int, ...] = ()
+    """Tokens that would end the output: banned before ``min_tokens`` output tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One row of logits: whose it is and which position it fills."""
+
+    request_id: str
+    state: SamplingState
+    branch: int
+    position: int
+    """Position of the token to be sampled, counted from the start of the prompt."""
+
+
+class UniformNumbers:
+    """Uniform numbers in [0, 1) at any (seed, branch, position, draw), from numpy's Philox 4x64."""
+
+    def __init__(self) -> None:
+        self._generator = np.random.Philox(key=np.zeros(2, dtype=np.uint64))
+        self._state = self._generator.state
+
+    def at(self, seed: int, branch: int, position: int, draw: int = 0) -> float:
+        self._state["state"]["key"][:] = seed, branch
+        self._state["state"]["counter"][:] = position, draw, 0, 0
+        self._generator.state = self._state
+        return float(int(self._generator.random_raw()) >> 11) * 2.0**-53
+
+
+def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """Probabilities ``[R, V]`` after temperature, then top-k, then top-p, then min-p; each row by its own parameters.
+
+    ``logits`` ``[R, V]`` float32 or float64; the parameters ``[R]``. A ``top_k`` below 1 or above V keeps all; ties with the k-th token are kept.
+    """
+    vocab = logits.shape[-1]
+    scaled = logits - logits.amax(-1, keepdim=True)                       # first the maximum: no temperature can overflow then
+    scaled = scaled / temperature.clamp_min(1e-10)[:, None]
+    if bool(((top_k < 1) | (top_k >= vocab)).all() and (top_p >= 1).all() and (min_p <= 0).all()):
+        return scaled.softmax(-1)
+    ordered, ids = scaled.sort(-1, descending=True, stable=True)
+    k = torch.where(top_k < 1, vocab, top_k.clamp_max(vocab))
+    keep = ordered >= ordered.gather(-1, (k - 1)[:, None])
+    probs = ordered.masked_fill(~keep, -torch.inf).softmax(-1)
+    before = probs.cumsum(-1) - probs
+    keep &= (before < top_p[:, None]) | (top_p[:, None] >= 1)
+    keep &= probs >= min_p[:, None] * probs[:, :1]
+    keep = torch.zeros_like(keep).scatter(-1, ids, keep)
+    return scaled.masked_fill(~keep, -torch.inf).softmax(-1)
+
+
+def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Token ids ``[R]``: the first id whose cumulative probability exceeds the row's uniform number. Never a token of probability 0."""
+    cdf = probs.double().cumsum(-1)
+    total = cdf[:, -1:].contiguous()
+    token = torch.searchsorted(cdf, uniforms[:, None] * total, right=True)
+    last = torch.searchsorted(cdf, total, right=False)                    # rounding may put the number on the total itself
+    return torch.minimum(token, last)[:, 0]
+
+
+class Sampler:
+    """Samples a batch of rows. ``vocab_limit``: ids from there on are padding of the head and never sampled."""
+
+    def __init__(self, vocab_limit: int | None = None) -> None:
+        self.vocab_limit = vocab_limit
+        self._uniform = UniformNumbers()
+
+    def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
+        """One token for each row of ``logits`` ``[R, V]``. Raises FloatingPointError that names the request if a row has no finite maximum."""
+        logits = logits[:, : self.vocab_limit]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = self._ban(logits, rows)
+        best, tokens = logits.max(-1)
+        if not bool(best.isfinite().all()):
+            broken = [rows[i].request_id for i in (~best.isfinite()).nonzero()[:, 0].tolist()]
+            raise FloatingPointError(f"the logits of {', '.join(broken)} are not finite")
+        random = [i for i, row in enumerate(rows) if not row.state.params.greedy]
+        if random:
+            index = torch.tensor(random, device=logits.device)
+            tokens[index] = self._draw(logits[index], [rows[i] for i in random])
+        sampled: list[int] = tokens.tolist()
+        return sampled
+
+    def _ban(self, logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+        """Stop tokens are out of reach before ``min_tokens``: for greedy rows too."""
+        banned = [
+            (i, token) for i, row in enumerate(rows)
+            if row.position - row.state.num_prompt_tokens < row.state.params.min_tokens
+            for token in row.state.stop_ids if token < logits.shape[-1]
+        ]
+        if not banned:
+            return logits
+        logits = logits.clone()
+        where = torch.tensor(banned, device=logits.device)
+        logits[where[:, 0], where[:, 1]] = -torch.inf
+        return logits
+
+    def _draw(self, logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+        def column(name: str, dtype: torch.dtype) -> Tensor:
+            return torch.tensor([getattr(row.state.params, name) for row in rows], dtype=dtype, device=logits.device)
+
+        probs = filtered_probabilities(
+            logits, column("temperature", logits.dtype), column("top_k", torch.int64), column("top_p", logits.dtype), column("min_p", logits.dtype),
+        )
+        uniforms = [self._uniform.at(row.state.seed, row.branch, row.position) for row in rows]
+        return inverse_cdf(probs, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))

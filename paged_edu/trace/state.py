@@ -1,0 +1,176 @@
+"""TraceState: what the manager's memory and the scheduler's queues look like at one moment, as a fold of events.
+
+``state.apply(event)`` is the fold. `TraceState.of` reads the same thing off a live scheduler: the two agree at every step, which a
+property test checks, so a picture drawn from a `TraceState` is a picture of the engine.
+"""
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ..core import events as ev
+from ..core.block_table import block_fills
+from ..core.kv_manager import PagedKVManager
+from ..core.scheduler import Scheduler
+from ..core.sequence import Status
+
+
+@dataclass(slots=True)
+class SequenceState:
+    """One live sequence."""
+
+    request_id: str
+    tokens: list[int]
+    num_computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    """Its block table; empty while it holds nothing."""
+
+
+@dataclass(slots=True)
+class RequestState:
+    """One unfinished request. ``arrival`` is its place in the order of arrival: it picks letter and colour."""
+
+    arrival: int
+    num_prompt_tokens: int
+    max_tokens: int
+    status: Status = Status.WAITING
+    num_preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockView:
+    """One physical block as a picture shows it."""
+
+    block: int
+    owners: tuple[int, ...] = ()
+    """``seq_id`` of every sequence whose table refers to the block, in table order of arrival; empty: free."""
+    fill: int = 0
+    """Slots that hold a token."""
+    logical: int | None = None
+    """Logical index in the first owner's table."""
+
+    @property
+    def ref_count(self) -> int:
+        return len(self.owners)
+
+
+@dataclass(slots=True)
+class TraceState:
+    """Queues and block tables after some prefix of the events."""
+
+    num_blocks: int
+    block_size: int
+    step: int = 0
+    num_arrived: int = 0
+    requests: dict[str, RequestState] = field(default_factory=dict)
+    sequences: dict[int, SequenceState] = field(default_factory=dict)
+    scheduled: dict[int, int] = field(default_factory=dict)
+    """Tokens that each sequence runs in the current step."""
+    num_finished: int = 0
+    num_preemptions: int = 0
+    num_copies: int = 0
+
+    # -- the fold ------------------------------------------------------------------------------------------------------------------
+    def apply(self, event: ev.Event) -> None:
+        """Advance by one event. Raises ValueError for a type that it does not know: a new event must say what it changes."""
+        match event:
+            case ev.StepStarted(step):
+                self.step, self.scheduled = step, {}
+            case ev.StepScheduled(_, tokens):
+                self.scheduled = dict(tokens)
+            case ev.RequestAdded(request_id, seq_id, prompt, max_tokens):
+                self.requests[request_id] = RequestState(self.num_arrived, len(prompt), max_tokens)
+                self.sequences[seq_id] = SequenceState(request_id, list(prompt))
+                self.num_arrived += 1
+            case ev.RequestAdmitted(request_id, _, _):
+                self.requests[request_id].status = Status.RUNNING
+            case ev.RequestPreempted(request_id, _):
+                request = self.requests[request_id]
+                request.status = Status.PREEMPTED
+                request.num_preemptions += 1
+                self.num_preemptions += 1
+                for seq in self.sequences.values():
+                    if seq.request_id == request_id:
+                        seq.num_computed = 0
+            case ev.BlocksAllocated(seq_id, blocks):
+                self.sequences[seq_id].blocks.extend(blocks)
+            case ev.BlocksFreed(seq_id, blocks):
+                seq = self.sequences[seq_id]
+                if tuple(seq.blocks[len(seq.blocks) - len(blocks) :]) != tuple(blocks):
+                    raise ValueError(f"sequence {seq_id} frees {blocks} but its table is {seq.blocks}")
+                del seq.blocks[len(seq.blocks) - len(blocks) :]
+            case ev.BlockCopied(seq_id, index, _, dst):
+                self.sequences[seq_id].blocks[index] = dst
+                self.num_copies += 1
+            case ev.TableForked(parent, child):
+                self.sequences[child].blocks = list(self.sequences[parent].blocks)
+            case ev.SequenceForked(request_id, parent, child):
+                source = self.sequences[parent]
+                self.sequences[child] = SequenceState(request_id, list(source.tokens), source.num_computed)
+            case ev.TokensWritten(seq_id, num_computed):
+                self.sequences[seq_id].num_computed = num_computed
+            case ev.TokensSampled(seq_id, token_ids):
+                self.sequences[seq_id].tokens.extend(token_ids)
+            case ev.SequenceFinished(_, seq_id, _, _):
+                del self.sequences[seq_id]
+            case ev.RequestFinished(request_id):
+                del self.requests[request_id]
+                self.num_finished += 1
+            case ev.PoolExhausted():
+                pass                                        # the events of its end follow
+            case _:
+                raise ValueError(f"TraceState does not know the event {event!r}")
+
+    def copy(self) -> TraceState:
+        """An independent state."""
+        return copy.deepcopy(self)
+
+    # -- what a picture needs ------------------------------------------------------------------------------------------------------
+    def blocks(self) -> list[BlockView]:
+        """Every physical block, by id."""
+        owners: dict[int, list[int]] = {}
+        fill: dict[int, int] = {}
+        logical: dict[int, int] = {}
+        for seq_id, seq in sorted(self.sequences.items()):
+            fills = block_fills(seq.num_computed, self.block_size, len(seq.blocks))
+            for index, (block, filled) in enumerate(zip(seq.blocks, fills, strict=True)):
+                owners.setdefault(block, []).append(seq_id)
+                fill[block] = max(fill.get(block, 0), filled)
+                logical.setdefault(block, index)
+        return [BlockView(b, tuple(owners.get(b, ())), fill.get(b, 0), logical.get(b)) for b in range(self.num_blocks)]
+
+    def ref_counts(self) -> list[int]:
+        """References to each block: entries in all tables."""
+        counts = Counter(block for seq in self.sequences.values() for block in seq.blocks)
+        return [counts[block] for block in range(self.num_blocks)]
+
+    def arrival(self, seq_id: int) -> int:
+        """Place of a sequence's request in the order of arrival."""
+        return self.requests[self.sequences[seq_id].request_id].arrival
+
+    def with_status(self, *status: Status) -> list[str]:
+        """Ids of the requests in one of the given states, in order of arrival."""
+        return sorted((r for r, s in self.requests.items() if s.status in status), key=lambda r: self.requests[r].arrival)
+
+    def token_states(self) -> int:
+        """Slots of the pool that hold a token."""
+        return sum(view.fill for view in self.blocks())
+
+    # -- the same, read off a live scheduler -----------------------------------------------------------------------------------------
+    @classmethod
+    def of(cls, scheduler: Scheduler) -> TraceState:
+        """A snapshot of a live scheduler and its paged manager. The counters of what has ended before it start at zero."""
+        manager = scheduler.manager
+        if not isinstance(manager, PagedKVManager):
+            raise TypeError(f"a snapshot is taken of a PagedKVManager, not of a {type(manager).__name__}")
+        state = cls(manager.num_blocks, manager.block_size, step=scheduler.step)
+        for request in scheduler.requests.values():
+            state.requests[request.request_id] = RequestState(
+                request.arrival_index, len(request.prompt_token_ids), request.max_tokens, request.status, request.num_preemptions,
+            )
+            for seq in request.live:
+                blocks = list(manager.table(seq)) if manager.holds(seq) else []
+                state.sequences[seq.seq_id] = SequenceState(request.request_id, list(seq.token_ids), seq.num_computed_tokens, blocks)
+        state.num_arrived = max((r.arrival for r in state.requests.values()), default=-1) + 1
+        return state

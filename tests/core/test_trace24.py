@@ -1,0 +1,45 @@
+"""The course's one trace through the real scheduler: the numbers that the lessons quote."""
+from paged_edu.core.kv_manager import PagedKVManager
+from paged_edu.core.scheduler import Scheduler, SchedulerConfig
+from paged_edu.core.sequence import Request
+from paged_edu.engine.fake_runner import FakeRunner, expected_tokens
+
+TRACE24 = [(8, 61), (4, 2), (25, 20), (1, 35), (208, 43), (1, 41), (1, 33), (7, 34), (1, 50), (2, 71), (2, 35), (10, 5), (6, 25), (1, 20),
+           (29, 141), (7, 47), (3, 26), (133, 48), (51, 10), (103, 38), (2, 38), (55, 38), (3, 2), (3, 21)]
+
+
+def serve(num_blocks: int):
+    manager = PagedKVManager(num_blocks, 16)
+    scheduler = Scheduler(SchedulerConfig(max_model_len=256, max_num_batched_tokens=4096), manager)
+    runner = FakeRunner(num_blocks, 16)
+    requests = []
+    for i, (prompt, output) in enumerate(TRACE24):
+        requests.append(Request(str(i), tuple((31 * i + 7 * k) % 1000 for k in range(prompt)), max_tokens=output))
+        scheduler.add(requests[-1])
+    running, finish, recomputed, preemptions, first = [], {}, 0, 0, True
+    waiting_states = []
+    while scheduler.has_unfinished():
+        computed = {r.request_id: sum(s.num_computed_tokens for s in r.live) for r in scheduler.running}
+        output = scheduler.schedule()
+        preemptions += len(output.preempted)
+        recomputed += sum(computed[r] for r in output.preempted)
+        running.append(len(scheduler.running))
+        for seq in scheduler.update(output, runner.execute(output)):
+            if seq.finished:
+                finish[seq.request.request_id] = output.step
+        if scheduler.waiting:
+            waiting_states.append(manager.report().shares())
+        manager.check()
+    for request in requests:
+        assert request.sequences[0].output_token_ids == expected_tokens(request.prompt_token_ids, request.max_tokens)
+    assert manager.pool.num_used == 0
+    mean = sum(finish.values()) / len(finish)
+    return {"steps": scheduler.step, "first": running[0], "mean": round(mean, 1), "preemptions": preemptions, "recomputed": recomputed,
+            "waiting": waiting_states}
+
+
+if __name__ == "__main__":
+    for n in (60, 24):
+        r = serve(n)
+        w = r.pop("waiting")
+        print(n, r, {k: sum(x[k] for x in w) / len(w) for k in w[0]})
