@@ -1,1 +1,1 @@
-"""The lessons; this folder installs as `paged_edu.notebooks`, from where `paged-edu lab` copies them."""
+"""The lessons, numbered, stored with their outputs. Installed as ``paged_edu.notebooks`` so that ``paged-edu lab`` has them."""

@@ -15,6 +15,8 @@ class EngineConfig:
     """A short name, a local directory in Hugging Face layout, or a hub name."""
     tokenizer: str | None = None
     """A directory or hub name, if the tokenizer lies elsewhere than the model."""
+    skip_tokenizer_init: bool = False
+    """Load no tokenizer: prompts are token ids, outputs have no text."""
     dtype: str = "auto"
     """"auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "float64", "float16" or "bfloat16"."""
     seed: int = 0
@@ -71,6 +73,7 @@ class EngineConfig:
         checks.integer("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         checks.flag("enable_chunked_prefill", self.enable_chunked_prefill)
         checks.number("watermark", self.watermark, 0, 1, high_open=True)
+        checks.flag("skip_tokenizer_init", self.skip_tokenizer_init)
         checks.flag("enforce_eager", self.enforce_eager)
         checks.integer("tensor_parallel_size", self.tensor_parallel_size, 1)
         self._refuse_unserved()

@@ -40,39 +40,37 @@ def attend(
     # Every write precedes every read: sequences of one step may share the blocks that one of them fills.
     write(cache, k, v, meta.slot_mapping, all_written=meta.all_written)
     out = torch.empty_like(q)
+    pages = page_tables(meta.block_tables, num_kv_heads)
+    # torch's attention takes [batch, heads, tokens, head_dim]: the same memory seen another way, once for all sequences.
+    queries, results = q.transpose(0, 1)[None], out.transpose(0, 1)[None]
     starts = meta.host_query_start_loc
     for i, seq_len in enumerate(meta.host_seq_lens):
         rows = slice(starts[i], starts[i + 1])
-        keys, values = read(cache, meta.block_tables[i], seq_len)
-        out[rows] = _attend_one(q[rows], keys.to(q.dtype), values.to(q.dtype), window, scale)
+        results[:, :, rows] = F.scaled_dot_product_attention(
+            queries[:, :, rows], read(cache[0], pages[i], seq_len)[None].to(q.dtype), read(cache[1], pages[i], seq_len)[None].to(q.dtype),
+            attn_mask=visible(starts[i + 1] - starts[i], seq_len, window, q.device), scale=scale, enable_gqa=num_heads != num_kv_heads,
+        )
     return out
 
 
-def read(cache: LayerCache, block_table: Tensor, seq_len: int) -> tuple[Tensor, Tensor]:
-    """Keys and values of one sequence's ``seq_len`` tokens, in order: two tensors ``[num_kv_heads, seq_len, head_dim]``.
+def page_tables(block_tables: Tensor, num_kv_heads: int) -> Tensor:
+    """Pages of every sequence and KV head, int64 ``[B, num_kv_heads, max_blocks]``, from int32 ``[B, max_blocks]``.
 
-    block_table: int32 ``[max_blocks]``, of which the first ``ceil(seq_len / block_size)`` entries are used.
+    A page is the part of a block that one head owns. It is contiguous, and page ``block * num_kv_heads + head`` of the layer.
     """
-    _, num_kv_heads, block_size, head_dim = cache[0].shape
-    blocks = block_table[: -(-seq_len // block_size)].long()
-    # A page (one block of one head) is contiguous: number the pages block * num_kv_heads + head and gather them head by head.
-    heads = torch.arange(num_kv_heads, device=blocks.device)
-    pages = (blocks * num_kv_heads + heads[:, None]).flatten()
-
-    def gather(tensor: Tensor) -> Tensor:
-        by_page = tensor.view(-1, block_size, head_dim)
-        return by_page.index_select(0, pages).view(num_kv_heads, -1, head_dim)[:, :seq_len]
-
-    return gather(cache[0]), gather(cache[1])
+    heads = torch.arange(num_kv_heads, device=block_tables.device)
+    return block_tables[:, None].long() * num_kv_heads + heads[:, None]
 
 
-def _attend_one(q: Tensor, keys: Tensor, values: Tensor, window: int | None, scale: float) -> Tensor:
-    """One sequence: q ``[n, num_heads, head_dim]``, its last n tokens; keys, values ``[num_kv_heads, seq_len, head_dim]``."""
-    out = F.scaled_dot_product_attention(
-        q.transpose(0, 1)[None], keys[None], values[None],
-        attn_mask=visible(q.shape[0], keys.shape[1], window, q.device), scale=scale, enable_gqa=q.shape[1] != keys.shape[0],
-    )
-    return out[0].transpose(0, 1)
+def read(tensor: Tensor, pages: Tensor, seq_len: int) -> Tensor:
+    """One sequence's keys (or values), in token order: ``[num_kv_heads, seq_len, head_dim]``, a copy.
+
+    tensor: ``[num_blocks, num_kv_heads, block_size, head_dim]``; pages: the sequence's row of `page_tables`.
+    """
+    _, num_kv_heads, block_size, head_dim = tensor.shape
+    used = pages[:, : -(-seq_len // block_size)].reshape(-1)
+    gathered = tensor.view(-1, block_size, head_dim).index_select(0, used)
+    return gathered.view(num_kv_heads, -1, head_dim)[:, :seq_len]
 
 
 def visible(query_len: int, seq_len: int, window: int | None, device: torch.device) -> Tensor | None:

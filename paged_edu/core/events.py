@@ -92,10 +92,10 @@ class TableForked(NamedTuple):
 
 
 class BlockCopied(NamedTuple):
-    """Copy-on-write: logical block ``index`` of ``seq_id`` moved from ``src`` to its own copy ``dst``."""
+    """Copy-on-write: block ``logical`` of ``seq_id`` moved from ``src`` to its own copy ``dst``."""
 
     seq_id: int
-    index: int
+    logical: int
     src: int
     dst: int
 
@@ -127,4 +127,4 @@ Event: TypeAlias = (
     | BlocksAllocated | BlocksFreed | TableForked | BlockCopied | TokensWritten | TokensSampled | SequenceForked
 )
 Emit: TypeAlias = Callable[[Event], None]
-EVENT_TYPES: dict[str, type] = {t.__name__: t for t in Event.__args__}  # type: ignore[attr-defined]
+EVENT_TYPES: dict[str, type] = {t.__name__: t for t in Event.__args__}

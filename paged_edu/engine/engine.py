@@ -96,9 +96,9 @@ class Engine:
             if len(prompt) != 1 or not set(prompt) <= {"prompt", "prompt_token_ids"}:
                 raise ValueError(f"a prompt given as a dict has one key, 'prompt' or 'prompt_token_ids', not {sorted(map(str, prompt))}")
             ((key, value),) = prompt.items()
-            if (key == "prompt") != isinstance(value, str):
+            if (key == "prompt") != isinstance(value, str) or isinstance(value, Mapping):
                 raise TypeError(f"{key!r} must be {'text' if key == 'prompt' else 'a list of token ids'}, not {type(value).__name__}")
-            prompt = value
+            return self.tokenize(value)
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise ValueError("this engine has no tokenizer: give the prompt as token ids")
@@ -108,10 +108,11 @@ class Engine:
             return prompt, ids
         if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
             raise TypeError(f"a prompt is text or a list of token ids, not {type(prompt).__name__}")
-        if not prompt:
+        given: list[Any] = list(prompt)
+        if not given:
             raise ValueError("the prompt is empty: at least 1 token is needed")
-        self._check_ids("prompt_token_ids", prompt)
-        return None, tuple(int(token) for token in prompt)
+        self._check_ids("prompt_token_ids", given)
+        return None, tuple(int(token) for token in given)
 
     def _check_ids(self, name: str, ids: Sequence[int]) -> None:
         for token in ids:

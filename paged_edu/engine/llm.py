@@ -4,6 +4,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -39,9 +40,15 @@ def choose_device(device: str) -> torch.device:
     return chosen
 
 
-def load_tokenizer(path: str) -> Any:
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+def load_tokenizer(path: Path) -> Any:
+    """The tokenizer in a local folder. transformers makes an empty one up where the files are missing: that is an error here."""
     from transformers import AutoTokenizer
 
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        raise ValueError(f"no tokenizer in {path}: none of {', '.join(TOKENIZER_FILES)}; pass tokenizer=..., or skip_tokenizer_init=True")
     try:
         return AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError, KeyError) as error:
@@ -58,7 +65,9 @@ def build_engine(config: EngineConfig) -> tuple[Engine, MemoryPlan]:
     if max_model_len > spec.max_positions:
         raise ValueError(f"max_model_len is {max_model_len}; {config.model} has positions for {spec.max_positions} tokens")
     limits = scheduler_config(config, max_model_len)
-    tokenizer = load_tokenizer(str(resolve(config.tokenizer) if config.tokenizer is not None else path))
+    tokenizer = None
+    if not config.skip_tokenizer_init:
+        tokenizer = load_tokenizer(resolve(config.tokenizer) if config.tokenizer is not None else path)
     model, spec = load_model(path, dtype, device)
     # A tied head is one tensor under two names: count storages.
     weights = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in (*model.parameters(), *model.buffers())}
@@ -66,7 +75,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, MemoryPlan]:
     plan = plan_blocks(config, max_model_len, block_bytes, sum(weights.values()), device)
     cache = KVCache(spec.num_layers, plan.num_blocks, spec.num_kv_heads, config.block_size, spec.head_dim, dtype, device)
     manager = PagedKVManager(plan.num_blocks, config.block_size, config.watermark)
-    sampler = Sampler(vocab_limit=min(spec.vocab_size, len(tokenizer)))
+    sampler = Sampler(vocab_limit=spec.vocab_size if tokenizer is None else min(spec.vocab_size, len(tokenizer)))
     runner = ModelRunner(model, cache, config.block_size, reference.attend, sampler, device)
     engine = Engine(
         Scheduler(limits, manager), runner, tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids, seed=config.seed,

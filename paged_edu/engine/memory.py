@@ -35,7 +35,7 @@ def mib(size: float) -> str:
 
 def free_host_memory() -> int:
     """Bytes of memory that this process could still take: the machine's, or what is left of the container's limit."""
-    free = psutil.virtual_memory().available
+    free = int(psutil.virtual_memory().available)
     for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
         try:
             group = Path("/sys/fs/cgroup")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from paged_edu.attention.cache import LayerCache
 from paged_edu.attention.metadata import Attend, AttentionMetadata
-from paged_edu.model.layers import Conv1D, activation
+from paged_edu.model.layers import Conv1D, Embedding, Linear, activation
 from paged_edu.model.spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, read_int
 
 # The causal mask that old checkpoints store with each layer. "h.0.attn.c_attn.bias" is a real bias: match the whole name.
@@ -79,11 +79,11 @@ class GPT2(CausalLM):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.wte = nn.Embedding(spec.vocab_size, spec.hidden_size)
-        self.wpe = nn.Embedding(spec.max_positions, spec.hidden_size)
+        self.wte = Embedding(spec.vocab_size, spec.hidden_size)
+        self.wpe = Embedding(spec.max_positions, spec.hidden_size)
         self.h = nn.ModuleList(Block(spec, layer) for layer in range(spec.num_layers))
         self.ln_f = nn.LayerNorm(spec.hidden_size, eps=spec.config.get("layer_norm_epsilon", 1e-5))
-        self.lm_head = nn.Linear(spec.hidden_size, spec.vocab_size, bias=False)
+        self.lm_head = Linear(spec.hidden_size, spec.vocab_size, bias=False)
         self.tie_weights()
 
     def forward(

@@ -1,4 +1,8 @@
-"""Pieces that several architectures share: activation functions and the linear layer in GPT-2's (in, out) layout."""
+"""Pieces that several architectures share: activation functions, and layers that take their weights from a checkpoint.
+
+This package serves models and never trains one from random weights, so no layer here initialises its parameters: until the loader
+fills them they hold nothing of meaning. (On torch's meta device the random initialisers would also import seconds' worth of compiler.)
+"""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -36,6 +40,20 @@ def activation(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
+class Embedding(nn.Embedding):
+    """``[rows, width]``, looked up by id; not initialised."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class Linear(nn.Linear):
+    """``y = x @ W.T + b`` with W stored ``[out, in]``; not initialised."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
 class Conv1D(nn.Module):
     """``y = x @ W + b`` with W stored ``[in, out]``, as GPT-2's checkpoints do; torch's own Linear stores ``[out, in]``.
 
@@ -44,8 +62,8 @@ class Conv1D(nn.Module):
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(in_features, out_features).normal_(std=0.02))
-        self.bias = nn.Parameter(torch.zeros(out_features))
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[T, in]`` -> ``[T, out]``."""

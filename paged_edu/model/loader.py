@@ -50,7 +50,7 @@ def resolve(model: str | os.PathLike[str]) -> Path:
     if name in EMBEDDED:
         return _embedded(name)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         return path
     if name.endswith(".gguf"):
         raise ModelLoadError(f"{name}: GGUF files are not supported yet; give a Hugging Face directory with {_SINGLE}")
@@ -229,7 +229,7 @@ def _token_ids(config: Mapping[str, Any], key: str) -> list[int]:
 
 def _checkpoint_dtype(path: Path, config: Mapping[str, Any]) -> torch.dtype:
     """What config.json says ("dtype", or "torch_dtype" before transformers 5), else the first tensor's type, else float32."""
-    name = config.get("dtype", config.get("torch_dtype"))
+    name = config.get("dtype") or config.get("torch_dtype")
     if name is not None:
         if (dtype := DTYPES.get(str(name).removeprefix("torch."))) is None:
             raise ModelLoadError(f"{path}: checkpoint dtype {name!r} is not one of {', '.join(DTYPES)}")

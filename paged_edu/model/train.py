@@ -118,11 +118,12 @@ def train(args: argparse.Namespace) -> None:
         [{"params": decay, "weight_decay": args.weight_decay}, {"params": plain, "weight_decay": 0.0}],
         lr=args.lr, betas=(0.9, 0.99), fused=True,
     )
-    settings = {k: v for k, v in sorted(vars(args).items()) if k not in ("corpus", "out", "checkpoint", "evaluate", "threads")}
+    settings = {k: v for k, v in sorted(vars(args).items()) if k in (
+        "batch", "context", "vocab_size", "layers", "width", "heads", "dropout", "lr", "weight_decay", "seed")}
     first = 0
     if args.checkpoint.exists():
         saved = torch.load(args.checkpoint, weights_only=True)
-        if saved["settings"] != settings:
+        if {k: saved["settings"][k] for k in settings} != settings:
             raise SystemExit(f"{args.checkpoint} was made with other settings ({saved['settings']}): remove it or pass --checkpoint")
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
@@ -147,7 +148,7 @@ def train(args: argparse.Namespace) -> None:
         logits = model(batch[:, :-1]).logits
         loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % 20 == 0:
@@ -168,6 +169,8 @@ def save(args: argparse.Namespace, model: Any, tokenizer: Any) -> None:
     model.to(torch.float16).save_pretrained(args.out)
     tokenizer.model_max_length = args.context
     tokenizer.save_pretrained(args.out)
+    for file in args.out.iterdir():
+        file.chmod(0o644)                       # safetensors makes private files; an installed package is read by everybody
 
 
 def report(folder: Path, corpus: Path) -> float:
@@ -198,7 +201,7 @@ def main(argv: list[str] | None = None) -> None:
     p.add_argument("--out", type=Path, default=Path("data/tiny-shakespeare"), help="folder for model and tokenizer")
     p.add_argument("--evaluate", type=Path, metavar="DIR", help="only measure the model in DIR on the held-out tenth")
     p.add_argument("--checkpoint", type=Path, default=Path("tiny-shakespeare.ckpt"), help="resume file, rewritten as training goes on")
-    p.add_argument("--steps", type=int, default=4500)
+    p.add_argument("--steps", type=int, default=3000, help="a resumed run may change them: the learning rate then follows the new end")
     p.add_argument("--batch", type=int, default=4, help="windows a step")
     p.add_argument("--context", type=int, default=512, help="tokens a window, and the model's positions")
     p.add_argument("--vocab-size", type=int, default=1024)

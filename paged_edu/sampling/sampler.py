@@ -63,7 +63,7 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
     scaled = scaled / temperature.clamp_min(1e-10)[:, None]
     if bool(((top_k < 1) | (top_k >= vocab)).all() and (top_p >= 1).all() and (min_p <= 0).all()):
         return scaled.softmax(-1)
-    ordered, ids = scaled.sort(-1, descending=True, stable=True)
+    ordered, ids = scaled.sort(dim=-1, descending=True, stable=True)
     k = torch.where(top_k < 1, vocab, top_k.clamp_max(vocab))
     keep = ordered >= ordered.gather(-1, (k - 1)[:, None])
     probs = ordered.masked_fill(~keep, -torch.inf).softmax(-1)

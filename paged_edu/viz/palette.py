@@ -25,7 +25,7 @@ class Look:
     letter: str
     hue: str
     on_hue: str
-    """Colour of the letter on the hue: contrast 4.9 or better."""
+    """Colour of the letter on the hue: contrast 4.88 or better."""
     hatch: str
 
 

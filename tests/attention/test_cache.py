@@ -129,7 +129,7 @@ def test_write_casts_and_checks_the_range() -> None:
 def test_bad_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="block_size must be at least 1, not 0"):
         KVCache(1, 4, 2, 0, 8, torch.float32, "cpu")
-    with pytest.raises(ValueError, match="torch.int8"):
+    with pytest.raises(ValueError, match=r"torch\.int8"):
         KVCache(1, 4, 2, 16, 8, torch.int8, "cpu")
     with pytest.raises(ValueError, match="num_layers"):
         bytes_per_block(0, 1, 1, 1, torch.float32)

@@ -1,16 +1,17 @@
 """The flattened batch: every tensor of a mixed step, written out by hand, and the plans that are refused."""
 from __future__ import annotations
 
-import dataclasses
+from typing import Any
 
 import pytest
 import torch
 from batches import Pager
 
 from paged_edu.attention.metadata import build_input
+from paged_edu.core.plan import ScheduledSeq
 
 
-def mixed() -> list:  # type: ignore[type-arg]
+def mixed() -> list[ScheduledSeq]:
     pager = Pager(num_blocks=10, block_size=4)
     pager.schedule(1, [1, 2, 3, 4, 5])  # blocks 0, 1
     return [
@@ -46,7 +47,7 @@ def test_dtypes() -> None:
 
 
 def test_reserved_blocks_past_the_tokens_are_not_sent() -> None:
-    s = dataclasses.replace(Pager(10, 4).schedule(0, [1, 2, 3]), block_table=tuple(range(9)))
+    s = Pager(10, 4).schedule(0, [1, 2, 3])._replace(block_table=tuple(range(9)))
     assert build_input([s], 4, "cpu").meta.block_tables.tolist() == [[0]]
 
 
@@ -68,7 +69,7 @@ def test_an_empty_step_gives_an_empty_batch() -> None:
         ({"logits_from": -1}, "logits from token -1"),
     ],
 )
-def test_inconsistent_plans_are_refused_by_name(change: dict[str, object], message: str) -> None:
-    s = dataclasses.replace(Pager(10, 4).schedule(7, [1, 2]), **change)
+def test_inconsistent_plans_are_refused_by_name(change: dict[str, Any], message: str) -> None:
+    s = Pager(10, 4).schedule(7, [1, 2])._replace(**change)
     with pytest.raises(ValueError, match=f"sequence 7 of request r7.*{message}"):
         build_input([s], 4, "cpu")

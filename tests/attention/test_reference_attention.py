@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paged_edu.attention.cache import KVCache
 from paged_edu.attention.metadata import build_input
-from paged_edu.attention.reference import attend, read
+from paged_edu.attention.reference import attend, page_tables, read
 
 SCALE = 0.7  # with normal q and k: attention far from uniform
 D = 8
@@ -132,9 +132,9 @@ def test_sequences_that_share_blocks_see_this_steps_writes() -> None:
 def test_read_returns_the_tokens_in_order() -> None:
     _, k, v = qkv(11, 2, 2, seed=5)
     _, cache, pager = run([(k, k, v)], [{0: 11}], 4)
-    keys, values = read(cache[0], torch.tensor([*pager.tables[0], 0, 0], dtype=torch.int32), 11)
-    assert torch.equal(keys, k.transpose(0, 1))
-    assert torch.equal(values, v.transpose(0, 1))
+    pages = page_tables(torch.tensor([[*pager.tables[0], 0, 0]], dtype=torch.int32), 2)[0]
+    for tensor, written in zip(cache[0], (k, v)):
+        assert torch.equal(read(tensor, pages, 11), written.transpose(0, 1))
 
 
 def test_an_empty_batch() -> None:

@@ -1,0 +1,235 @@
+"""`paged-edu bench scheduler`: what a step, a block and an event cost on this machine, without any model.
+
+Three measurements, all of the core alone: (a) `schedule` + `update` for running sequences with long contexts, the runner's share left out;
+(b) allocating and freeing blocks in pools of a thousand to a million: O(1) a block says that the size must not matter; (c) events that
+nobody listens to, against the same code with every emitting statement removed. What is compared runs interleaved, so that a machine that is
+busy with something else slows all sides alike; medians and paired ratios do the rest.
+"""
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import random
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median, quantiles
+from types import ModuleType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from .. import __version__
+from ..core.block_pool import BlockPool
+from ..trace import EventLog
+from .core_copies import load_copy, real_core
+
+BLOCK_SIZE = 16
+PROMPT = 128
+"""Prompt tokens of each sequence: together with hundreds of steps a long-ish context."""
+SEQUENCES = (1, 16, 64, 256)
+POOLS = (1_000, 10_000, 100_000, 1_000_000)
+EVENT_SEQUENCES = 64
+
+Advance = Callable[[], None]
+
+
+class Decoding:
+    """A scheduler with ``sequences`` running sequences, past their prompts; each call of `step` is one decode step of all of them."""
+
+    def __init__(self, core: dict[str, ModuleType], sequences: int, steps: int) -> None:
+        blocks = sequences * -(-(PROMPT + steps + 8) // BLOCK_SIZE)
+        self.manager = core["kv_manager"].PagedKVManager(blocks, BLOCK_SIZE)
+        limits = core["scheduler"].SchedulerConfig(
+            max_model_len=PROMPT + steps + 8, max_num_seqs=sequences, max_num_batched_tokens=sequences * PROMPT,
+        )
+        self.scheduler = core["scheduler"].Scheduler(limits, self.manager)
+        self.plan = core["plan"]
+        for i in range(sequences):
+            prompt = tuple((31 * i + 7 * k) % 1000 for k in range(PROMPT))
+            self.scheduler.add(core["sequence"].Request(str(i), prompt, max_tokens=steps + 8))
+        self.step()     # the prompts
+        if len(self.scheduler.running) != sequences:
+            raise RuntimeError(f"{len(self.scheduler.running)} of {sequences} sequences run")
+
+    def step(self) -> tuple[float, float]:
+        """One step with a runner that always answers the same token; the seconds of `schedule` and of `update`."""
+        start = time.perf_counter()
+        output = self.scheduler.schedule()
+        scheduled = time.perf_counter()
+        branch, token = self.plan.Branch, (7,)
+        result = self.plan.StepResult({item.request_id: (branch(item.seq_id, token),) for item in output.scheduled})
+        ran = time.perf_counter()
+        self.scheduler.update(output, result)
+        return scheduled - start, time.perf_counter() - ran
+
+
+def _spread(seconds: list[float]) -> dict[str, float]:
+    """Median and 90th percentile in microseconds."""
+    return {"median_us": median(seconds) * 1e6, "p90_us": quantiles(seconds, n=10)[-1] * 1e6}
+
+
+def measure_steps(sequences: int, steps: int, advance: Advance = lambda: None) -> dict[str, Any]:
+    """(a) A step of ``sequences`` running sequences: whole, and the share of `schedule` and of `update`."""
+    decoding = Decoding(real_core(), sequences, steps)
+    gc.collect()
+    times = []
+    for _ in range(steps):
+        times.append(decoding.step())
+        advance()
+    return {
+        "sequences": sequences, "steps": steps, "context": [PROMPT + 1, PROMPT + steps],
+        "step": _spread([a + b for a, b in times]), "schedule": _spread([a for a, _ in times]), "update": _spread([b for _, b in times]),
+    }
+
+
+def measure_pools(rounds: int, chunks: int = 500, advance: Advance = lambda: None) -> dict[str, Any]:
+    """(b) Nanoseconds to allocate and to free a block, in chunks of 16 blocks; the rounds of all pools interleaved."""
+    pools = {size: BlockPool(size) for size in POOLS}
+    allocate: dict[int, list[float]] = {size: [] for size in POOLS}
+    free: dict[int, list[float]] = {size: [] for size in POOLS}
+    for pool in pools.values():
+        for _ in range(2 * pool.num_blocks // 48 + 1):     # a used pool: its free queue is no longer in the order of the ids
+            held = [pool.allocate(16) or [] for _ in range(3)]
+            for blocks in (held[1], held[0], held[2]):
+                pool.free(blocks)
+    for _ in range(rounds):
+        for size, pool in pools.items():
+            in_flight = []
+            taken = given = 0.0
+            for _ in range(chunks):
+                start = time.perf_counter()
+                blocks = pool.allocate(16) or []
+                taken += time.perf_counter() - start
+                in_flight.append(blocks)
+                if len(in_flight) > 32:
+                    blocks = in_flight.pop(0)
+                    start = time.perf_counter()
+                    pool.free(blocks)
+                    given += time.perf_counter() - start
+            allocate[size].append(taken / chunks / 16 * 1e9)
+            free[size].append(given / (chunks - 32) / 16 * 1e9)
+            for blocks in in_flight:
+                pool.free(blocks)
+            advance()
+    rows = [{"blocks": s, "allocate_ns": median(allocate[s]), "free_ns": median(free[s])} for s in POOLS]
+    ratio = median((a + f) / (b + g) for a, f, b, g in zip(allocate[POOLS[-1]], free[POOLS[-1]], allocate[POOLS[0]], free[POOLS[0]], strict=True))
+    return {"rounds": rounds, "pools": rows, "ratio_largest_to_smallest": ratio}
+
+
+def measure_events(rounds: int, steps: int, advance: Advance = lambda: None) -> dict[str, Any]:
+    """(c) Paired ratios of step times to those of the code without events. "as it is" is measured twice: the second is the noise floor."""
+    stripped, removed = load_copy("stripped", without_events=True)
+    cores = {"stripped": stripped, "off": load_copy("off")[0], "off again": load_copy("off_again")[0], "listening": real_core()}
+    shuffled = random.Random(0)     # in a fixed cycle the same side would always follow the listening one, whose log fills the caches
+    ratios: dict[str, list[float]] = {name: [] for name in cores}
+    totals = dict.fromkeys(cores, 0.0)
+    base: list[float] = []
+    for _ in range(rounds):
+        runs = {name: Decoding(core, EVENT_SEQUENCES, steps) for name, core in cores.items()}
+        listening = runs["listening"]
+        listening.manager.emit = listening.scheduler.emit = EventLog.of(listening.scheduler)
+        gc.collect()
+        gc.disable()    # a collection would land on whichever side happens to run
+        try:
+            for _ in range(steps):
+                names = shuffled.sample(list(cores), len(cores))
+                times = {name: sum(runs[name].step()) for name in names}
+                base.append(times["stripped"])
+                for name, seconds in times.items():
+                    ratios[name].append(seconds / times["stripped"])
+                    totals[name] += seconds
+        finally:
+            gc.enable()
+        advance()
+    return {
+        "sequences": EVENT_SEQUENCES, "rounds": rounds, "steps": steps, "removed_statements": removed, "stripped_us": median(base) * 1e6,
+        "off": median(ratios["off"]), "off_again": median(ratios["off again"]), "listening": median(ratios["listening"]),
+        "listening_total": totals["listening"] / totals["stripped"],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Where and when, for whoever compares two files."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"), "paged_edu": __version__, "python": platform.python_version(),
+        "implementation": platform.python_implementation(), "system": platform.system(), "machine": platform.machine(), "cpu": _cpu_name(),
+        "cpu_count": os.cpu_count(), "load_average": load,
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def measure(quick: bool, advance: Callable[[str], Advance]) -> dict[str, Any]:
+    """Everything; ``advance(what)`` announces a part and returns what to call after each piece of it."""
+    steps, rounds = (60, 5) if quick else (400, 40)
+    result: dict[str, Any] = {"quick": quick, "block_size": BLOCK_SIZE, "prompt": PROMPT, "machine": machine()}
+    result["steps"] = [measure_steps(n, steps, advance(f"steps of {n} sequences")) for n in SEQUENCES]
+    result["allocation"] = measure_pools(rounds, advance=advance("block allocation"))
+    result["events"] = measure_events(2 if quick else 12, steps, advance("events"))
+    return result
+
+
+def pieces(quick: bool) -> int:
+    """How often `measure` calls what ``advance`` returned."""
+    steps, rounds = (60, 5) if quick else (400, 40)
+    return len(SEQUENCES) * steps + rounds * len(POOLS) + (2 if quick else 12)
+
+
+def tables(result: dict[str, Any]) -> list[Table]:
+    """The numbers as a person reads them."""
+    steps = Table(title="(a) A scheduler step [µs]", title_justify="left")
+    for column in ("sequences", "schedule", "update", "step, median", "step, p90"):
+        steps.add_column(column, justify="right")
+    for row in result["steps"]:
+        steps.add_row(str(row["sequences"]), *(f"{row[k]['median_us']:,.0f}" for k in ("schedule", "update", "step")), f"{row['step']['p90_us']:,.0f}")
+    pools = Table(title=f"(b) A block [ns]; largest against smallest pool: {result['allocation']['ratio_largest_to_smallest']:.2f} x",
+                  title_justify="left")
+    for column in ("blocks in the pool", "allocate", "free"):
+        pools.add_column(column, justify="right")
+    for row in result["allocation"]["pools"]:
+        pools.add_row(f"{row['blocks']:,}", f"{row['allocate_ns']:.0f}", f"{row['free_ns']:.0f}")
+    ev = result["events"]
+    events = Table(title=f"(c) Events: a step of {ev['sequences']} sequences, {ev['stripped_us']:,.0f} µs without any", title_justify="left")
+    events.add_column("")
+    events.add_column("cost", justify="right")
+    for name, key in (("nobody listens", "off"), ("the same once more (noise)", "off_again"), ("an EventLog listens", "listening"),
+                      ("  with its snapshots (mean)", "listening_total")):
+        events.add_row(name, f"{ev[key] - 1:+.1%}")
+    return [steps, pools, events]
+
+
+def run(quick: bool = False, json_file: Path | None = None) -> int:
+    """Measure, print, and write ``json_file`` if asked to."""
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise ValueError(f"--json {json_file}: the directory {json_file.absolute().parent} does not exist")
+    columns = (TextColumn("{task.description:<24}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("", total=pieces(quick))
+
+        def announce(what: str) -> Advance:
+            progress.update(task, description=what)
+            return lambda: progress.advance(task)
+
+        result = measure(quick, announce)
+    console = Console(highlight=False)
+    for table in tables(result):
+        console.print(table)
+    where = result["machine"]
+    console.print(f"Python {where['python']}, {where['cpu']}, {where['cpu_count']} CPUs, load average {where['load_average']}", style="dim", markup=False)
+    if json_file is not None:
+        json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 0

@@ -1,0 +1,85 @@
+"""FakeEngine: the real scheduler and the real memory manager around `FakeRunner`, for pictures that need no words.
+
+It steps like the engine that serves a model, so a view draws either; and `trace24` runs the course's one trace through it.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+
+from ..core.events import Event
+from ..core.kv_manager import PagedKVManager
+from ..core.plan import SchedulerOutput
+from ..core.scheduler import Scheduler, SchedulerConfig
+from ..core.sequence import Request
+from ..engine.fake_runner import FakeRunner
+
+
+class FakeEngine:
+    """One step a call, one invented token a caught-up sequence. Whoever listens gets every event."""
+
+    def __init__(self, num_blocks: int, block_size: int = 16, max_model_len: int = 256, max_num_batched_tokens: int = 4096) -> None:
+        manager = PagedKVManager(num_blocks, block_size, emit=self._emit)
+        config = SchedulerConfig(max_model_len=max_model_len, max_num_batched_tokens=max_num_batched_tokens)
+        self.scheduler = Scheduler(config, manager, emit=self._emit)
+        self.runner = FakeRunner(num_blocks, block_size)
+        self.last_output: SchedulerOutput | None = None
+        self._listeners: list[Callable[[Event], object]] = []
+        self._num_added = 0
+
+    def _emit(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+    def listen(self, listener: Callable[[Event], object]) -> Callable[[], None]:
+        """Call ``listener`` with every event from now on; the function that comes back ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def add(self, lengths: Iterable[tuple[int, int]]) -> None:
+        """Queue one request for each (prompt tokens, output tokens)."""
+        for prompt, output in lengths:
+            i = self._num_added
+            ids = tuple((31 * i + 7 * k) % self.runner.vocab_size for k in range(prompt))   # different ones for different requests
+            self.scheduler.add(Request(str(i), ids, max_tokens=output))
+            self._num_added += 1
+
+    def step(self) -> SchedulerOutput:
+        """Schedule, "compute", take the tokens in."""
+        self.last_output = self.scheduler.schedule()
+        self.scheduler.update(self.last_output, self.runner.execute(self.last_output))
+        return self.last_output
+
+    def has_unfinished_requests(self) -> bool:
+        return self.scheduler.has_unfinished()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace24:
+    """The course's one trace: 24 requests that arrive together, and the memory that they share."""
+
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    max_num_batched_tokens: int
+    requests: tuple[tuple[int, int], ...]
+    """(prompt tokens, output tokens) of each request, in order of arrival."""
+
+    @property
+    def num_slots(self) -> int:
+        return self.num_blocks * self.block_size
+
+    def engine(self) -> FakeEngine:
+        """An engine in which the 24 requests wait for their first step."""
+        engine = FakeEngine(self.num_blocks, self.block_size, self.max_model_len, self.max_num_batched_tokens)
+        engine.add(self.requests)
+        return engine
+
+
+def trace24() -> Trace24:
+    """TRACE24, from the package's data."""
+    stored = json.loads(files("paged_edu.data").joinpath("trace24.json").read_text(encoding="utf-8"))
+    names = ("num_blocks", "block_size", "max_model_len", "max_num_batched_tokens")
+    return Trace24(**{name: stored[name] for name in names}, requests=tuple((p, o) for p, o in stored["requests"]))

@@ -1,0 +1,173 @@
+"""Lesson 00 in a real JupyterLab in headless Chromium: run all, press Step and Back, see the picture change, no error anywhere.
+
+``PAGED_EDU_SHOTS=FOLDER`` keeps screenshots of it, in both themes. Everything runs on 127.0.0.1; the browser reaches nothing else.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "00_one_minute_tour.ipynb"
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+         "--disable-sync"]
+PICTURE = ".jp-OutputArea-output .widget-html svg.paged-edu"
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a JupyterLab of our own, with a copy of the notebook, in its own process group and with its own settings folders."""
+    pytest.importorskip("jupyterlab")
+    pytest.importorskip("playwright")
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
+    work = tmp_path_factory.mktemp("lab")
+    shutil.copy(NOTEBOOK, work)
+    port, token = free_port(), secrets.token_hex(8)
+    folders = {f"JUPYTER_{name}_DIR": str(work / f".{name.lower()}") for name in ("CONFIG", "DATA", "RUNTIME")}
+    env = os.environ | folders | {"IPYTHONDIR": str(work / ".ipython"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", f"--ServerApp.root_dir={work}",
+        f"--IdentityProvider.token={token}", "--LabApp.news_url=None", "--LabApp.extension_manager=readonly",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
+    with (work / "lab.log").open("w") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+    try:
+        wait_for(f"http://127.0.0.1:{port}/api?token={token}", server, work / "lab.log")
+        yield f"http://127.0.0.1:{port}/lab/tree/{NOTEBOOK.name}?reset&token={token}"
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)               # our own process group and nothing else
+        try:
+            server.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path, seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert server.poll() is None, log.read_text()[-2000:]
+        try:
+            urllib.request.urlopen(url, timeout=2).close()
+            return
+        except OSError:
+            time.sleep(0.25)
+    pytest.fail(f"JupyterLab did not answer within {seconds} s:\n{log.read_text()[-2000:]}")
+
+
+def shot(page, name: str, **options) -> None:
+    if folder := os.environ.get("PAGED_EDU_SHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=str(Path(folder) / f"{name}.png"), **options)
+
+
+@pytest.fixture
+def page(lab: str):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 1000})
+        page.set_default_timeout(90_000)
+        page.problems, page.outside = [], []
+        page.route("**/*", lambda r: r.continue_() if r.request.url.startswith(("http://127.0.0.1:", "data:", "blob:"))
+                   else (page.outside.append(r.request.url), r.abort()))
+        page.on("pageerror", lambda error: page.problems.append(str(error)[:300]))
+        page.goto(lab)
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
+        yield page
+        browser.close()
+
+
+def test_the_tour_in_jupyterlab(page):
+    from playwright.sync_api import expect
+
+    idle = page.locator("#jp-main-statusbar").get_by_text(re.compile(r"\| Idle"))
+    shot(page, "stored")
+    idle.wait_for()                                         # "Run All" before that is dropped without a word
+    page.locator("#jp-MainMenu").get_by_text("Run", exact=True).click()
+    page.locator('li[data-command="runmenu:run-all"]').click()
+    # A windowed notebook builds cells as they come into view; End goes to the last one, whose view waits at step 4.
+    last = page.locator(PICTURE).last
+    page.locator(".jp-Notebook").first.click(position={"x": 5, "y": 5})
+    for _ in range(60):
+        page.keyboard.press("Escape")
+        page.keyboard.press("Control+End")
+        page.wait_for_timeout(1000)
+        if page.get_by_text("step 19: C finished, 3 blocks freed; 1 token written").count() and last.count():
+            break
+    expect(last).to_have_attribute("aria-label", re.compile("Block pool at step 4: 3 of 5 blocks"))
+    idle.wait_for()
+    errors = page.locator('.jp-RenderedText[data-mime-type="application/vnd.jupyter.error"], [data-mime-type="application/vnd.jupyter.stderr"]')
+    assert errors.all_inner_texts() == []
+
+    output = page.locator(".jp-OutputArea-output:has(svg.paged-edu)").last
+    output.scroll_into_view_if_needed()
+    shot(page, "view-light")
+    status = output.locator('[role="status"]')
+    expect(status).to_have_text("step 4: 1 token written")
+    before = last.inner_html()
+    output.get_by_role("button", name="Back").click()
+    expect(last).to_have_attribute("aria-label", re.compile("Block pool at step 3"))
+    expect(status).to_have_text("step 3: C and B preempted, 3 blocks freed; 1 block taken; 1 token written")
+    assert last.inner_html() != before
+    output.get_by_role("button", name="Step").focus()
+    page.keyboard.press("Enter")                            # the buttons work without a mouse
+    expect(last).to_have_attribute("aria-label", re.compile("Block pool at step 4"))
+    assert last.inner_html() == before
+    output.get_by_role("button", name="Home").click()
+    expect(last).to_have_attribute("aria-label", re.compile("Block pool at step 0"))
+    output.get_by_role("button", name="Play").click()       # half a second a step, and no cell runs meanwhile
+    expect(last).to_have_attribute("aria-label", re.compile("Block pool at step 3"))
+    idle.wait_for()
+    output.get_by_role("button", name="Pause").click()
+    output.get_by_role("button", name="End").click()
+    expect(last).to_have_attribute("aria-label", re.compile("Block pool at step 19: 0 of 5 blocks"))
+
+    page.locator("#jp-MainMenu").get_by_text("Settings", exact=True).click()
+    page.get_by_role("menuitem", name="Theme", exact=True).hover()
+    page.get_by_role("menuitem", name="JupyterLab Dark", exact=True).click()
+    output.get_by_role("button", name="Home").click()
+    output.get_by_role("button", name="Step").click()
+    expect(last).to_have_attribute("aria-label", re.compile("Block pool at step 1"))
+    expect(page.locator("body")).to_have_attribute("data-jp-theme-light", "false")
+    ink = last.locator("text").first.evaluate("e => getComputedStyle(e).fill")
+    assert sum(map(int, re.findall(r"\d+", ink)[:3])) > 450, f"dark text on the dark theme: {ink}"
+    page.wait_for_timeout(500)
+    shot(page, "view-dark")
+    assert page.problems == []
+    assert page.outside == []
+
+
+def test_the_stored_notebook_needs_no_kernel():
+    """What GitHub shows: pictures and text, no widget that is not there, no path of the machine that stored it, under 500 kB."""
+    text = NOTEBOOK.read_text(encoding="utf-8")
+    assert len(text) < 500_000
+    assert "widget-view" not in text
+    assert not re.search(r"/(home|root|tmp|work|Users)/", text)
+    outputs = [o for cell in json.loads(text)["cells"] if cell["cell_type"] == "code" for o in cell["outputs"]]
+    assert sum("image/svg+xml" in o.get("data", {}) for o in outputs) == 4
+    assert not [o for o in outputs if o["output_type"] == "error" or o.get("name") == "stderr"]

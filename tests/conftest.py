@@ -1,0 +1,11 @@
+"""Shared by all tests: the environment (one thread, CPU by default, no network), and the helpers' folders on the path."""
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+for folder in ("core", "engine"):
+    sys.path.insert(0, str(Path(__file__).parent / folder))

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# The whole test suite, from a fresh clone: sets up a virtual environment of its own, then runs each stage and prints its time.
+#   bash tests/run.sh              everything
+#   bash tests/run.sh unit lint    only these stages (install lint unit notebooks wheel browser)
+# PYTHON picks the interpreter, VENV the folder of the environment, PIP_CONSTRAINT pins versions.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-python3}
+VENV=${VENV:-.venv}
+export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PIP_DISABLE_PIP_VERSION_CHECK=1
+stages=${*:-install lint unit notebooks wheel browser}
+summary=""
+
+install() {
+  "$PYTHON" -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}" if sys.version_info < (3, 11) else 0)'
+  [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+  "$VENV/bin/pip" install -q -e '.[dev]'
+}
+
+lint() {
+  "$VENV/bin/ruff" check .
+  "$VENV/bin/mypy"
+}
+
+unit() { "$VENV/bin/python" -m pytest -q -m 'not browser' tests --durations=10; }
+
+notebooks() {
+  CUDA_VISIBLE_DEVICES="" "$VENV/bin/python" -m pytest -q -p no:cacheprovider --nbval notebooks --nbval-sanitize-with tests/notebooks/sanitize.cfg
+}
+
+# The wheel in an environment of its own, and the demo from another folder: what a user gets who never sees the repository.
+wheel() {
+  local work; work=$(mktemp -d)
+  rm -rf build                                     # setuptools packs what an older build left there
+  "$VENV/bin/pip" wheel -q --no-deps -w "$work/dist" .
+  "$PYTHON" -m venv "$work/venv"
+  "$work/venv/bin/pip" install -q "$work"/dist/*.whl
+  (cd "$work" && "$work/venv/bin/paged-edu" --version && "$work/venv/bin/paged-edu" demo --no-live --json demo.json && test -s demo.json)
+  rm -rf "$work"
+}
+
+browser() { "$VENV/bin/python" -m pytest -q -m browser tests -rs; }
+
+for stage in $stages; do
+  case $stage in install|lint|unit|notebooks|wheel|browser) ;; *) echo "no such stage: $stage" >&2; exit 2 ;; esac
+  echo "== $stage"
+  start=$SECONDS
+  "$stage"
+  summary+=$(printf '%-10s %5d s' "$stage" $((SECONDS - start)))$'\n'
+done
+printf '\nstage       time\n%s' "$summary"

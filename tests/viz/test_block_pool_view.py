@@ -1,0 +1,272 @@
+"""BlockPoolView: forwards through the engine, backwards through the log, and gone when it is closed."""
+import asyncio
+import gc
+import subprocess
+import sys
+import weakref
+import xml.etree.ElementTree as ET
+
+import pytest
+from viz_states import run
+
+from paged_edu.core.events import StepStarted
+from paged_edu.trace import EventLog, TraceState
+from paged_edu.viz import BlockPoolView, block_pool_view
+from paged_edu.viz.fake_engine import FakeEngine, trace24
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture(autouse=True)
+def close_all():
+    yield
+    for view in list(block_pool_view._open.values()):
+        view.close()
+
+
+def small_engine() -> FakeEngine:
+    engine = FakeEngine(5, 4, 32)
+    engine.add([(7, 9), (7, 9), (3, 9)])
+    return engine
+
+
+def test_the_picture_is_the_engine_at_every_step_forwards_and_backwards():
+    engine = trace24().engine()
+    view = BlockPoolView.of(engine)
+    live = [TraceState.of(engine.scheduler)]
+    while engine.has_unfinished_requests():
+        view.step()
+        live.append(TraceState.of(engine.scheduler))
+        shown = view.state
+        assert (shown.requests, shown.sequences) == (live[-1].requests, live[-1].sequences)
+    assert view.shown == engine.scheduler.step == 141
+    for step in range(140, -1, -1):
+        view.back()
+        assert view.shown == step
+        assert (view.state.requests, view.state.sequences) == (live[step].requests, live[step].sequences)
+    assert engine.scheduler.step == 141
+
+
+def test_step_replays_what_is_recorded_before_it_runs_the_engine():
+    engine = small_engine()
+    view = BlockPoolView.of(engine)
+    sentences = [view.step() for _ in range(4)]
+    assert view.home().startswith("step 0:")
+    assert [view.step() for _ in range(4)] == sentences
+    assert engine.scheduler.step == 4
+    view.step()
+    assert engine.scheduler.step == 5
+    view.home()
+    assert view.end().startswith("step 5:")
+    view.home()
+    view.back()                                             # no step before the first one
+    assert view.shown == 0
+
+
+def test_steps_taken_elsewhere_are_recorded_too():
+    engine = small_engine()
+    view = BlockPoolView.of(engine)
+    for _ in range(3):
+        engine.step()
+    assert view.shown == 0
+    assert view.step().startswith("step 1:")
+    assert engine.scheduler.step == 3
+
+
+def test_the_end_of_the_work_is_said():
+    engine = FakeEngine(5, 4, 32)
+    view = BlockPoolView.of(engine)
+    assert "no request is unfinished" in view.step()
+    assert engine.scheduler.step == 0
+
+
+def test_a_recording_without_an_engine():
+    _, log = run(5, 4, [(7, 9)], 4, max_model_len=32)
+    view = BlockPoolView(log)
+    assert view.shown == 4
+    assert view.step() == "this is the newest step"
+    assert view.back().startswith("step 3:")
+
+
+def test_an_engine_that_fails_stops_the_player_and_is_quoted():
+    engine = small_engine()
+    view = BlockPoolView.of(engine)
+
+    def fail():
+        raise MemoryError("out of <memory>")
+
+    engine.step = fail
+    view._repr_mimebundle_()
+    view._panel.buttons["Step"].click()
+    assert view.sentence == view._panel.status.text == "stopped, MemoryError: out of <memory>"
+    with pytest.raises(MemoryError):
+        view.step()
+
+
+def test_buttons_slider_and_status():
+    engine = small_engine()
+    view = BlockPoolView.of(engine)
+    bundle = view._repr_mimebundle_()
+    assert set(bundle) == {VIEW, "image/svg+xml", "text/plain"}
+    ET.fromstring(bundle["image/svg+xml"])
+    panel = view._panel
+    assert bundle[VIEW]["model_id"] == panel.widget.model_id
+    for _ in range(3):
+        panel.buttons["Step"].click()
+    assert (panel.slider.min, panel.slider.value, panel.slider.max) == (0, 3, 3)
+    assert panel.status.text == view.sentence == "step 3: C and B preempted, 3 blocks freed; 1 block taken; 1 token written"
+    assert panel.picture.value == view.svg()
+    panel.buttons["Back"].click()
+    assert panel.slider.value == view.shown == 2
+    panel.slider.value = 1
+    assert view.shown == 1
+    panel.buttons["Home"].click()
+    assert view.shown == 0
+    panel.buttons["End"].click()
+    assert view.shown == 3
+    panel.speed.value = 7
+    assert view.speed == 7
+    assert engine.scheduler.step == 3
+    assert all(button.tooltip and button.description for button in panel.buttons.values())
+
+
+def test_playing_goes_on_by_itself_and_stops_at_the_end():
+    async def play():
+        engine = small_engine()
+        view = BlockPoolView.of(engine, speed=10)
+        view._repr_mimebundle_()
+        view.speed = 500
+        view._panel.buttons["Play"].click()
+        assert view.playing
+        assert view._panel.buttons["Play"].description == "Pause"
+        for _ in range(300):
+            await asyncio.sleep(0.01)
+            if not view.playing:
+                break
+        assert not view.playing
+        assert not engine.has_unfinished_requests()
+        assert view._panel.buttons["Play"].description == "Play"
+        assert view.shown == engine.scheduler.step == 19
+
+    asyncio.run(play())
+
+
+def test_pause_and_close_stop_the_player():
+    async def play(stop: str):
+        engine = small_engine()
+        view = BlockPoolView.of(engine, speed=10)
+        view.speed = 100
+        view.play()
+        view.play()                                         # twice is once
+        await asyncio.sleep(0.015)
+        getattr(view, stop)()
+        step = engine.scheduler.step
+        await asyncio.sleep(0.05)
+        assert engine.scheduler.step == step > 0
+        assert not view.playing
+
+    for stop in ("pause", "toggle", "close", "back", "home"):
+        asyncio.run(play(stop))
+
+
+def test_without_an_event_loop_play_says_what_to_do():
+    view = BlockPoolView.of(small_engine())
+    view.play()
+    assert "call step() instead" in view.sentence
+    assert not view.playing
+
+
+def test_a_second_view_of_the_same_name_closes_the_first():
+    engine = small_engine()
+    first = BlockPoolView.of(engine, name="x")
+    other = BlockPoolView.of(engine, name="y")
+    second = BlockPoolView.of(engine, name="x")
+    assert first.log is None
+    assert repr(first) == "BlockPoolView 'x', closed"
+    assert first._repr_mimebundle_() == {"text/plain": repr(first)}
+    with pytest.raises(RuntimeError, match="is closed"):
+        first.step()
+    assert len(engine._listeners) == 2
+    assert second.step() == other.step()
+    first.close()
+    assert block_pool_view._open["x"] is second
+
+
+def test_closing_50_views_leaves_no_widget_no_listener_and_no_reference():
+    from ipywidgets.widgets import widget as registry
+
+    engine = small_engine()
+    view = BlockPoolView.of(engine)
+    view._repr_mimebundle_()
+    view.close()
+    gc.collect()
+    before = len(registry._instances)
+    views = []
+    for _ in range(50):
+        view = BlockPoolView.of(engine)
+        view._repr_mimebundle_()
+        view._panel.buttons["Step"].click()
+        views.append(weakref.ref(view))
+        view.close()
+        view.close()
+    assert len(registry._instances) == before
+    assert engine._listeners == []
+    dead_engine = weakref.ref(engine)
+    del view, engine
+    gc.collect()
+    assert [ref for ref in views if ref() is not None] == []
+    assert dead_engine() is None
+
+
+def test_a_still_picture_where_there_are_no_widgets(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    monkeypatch.delitem(sys.modules, "paged_edu.viz.panel", raising=False)
+    view = BlockPoolView.of(small_engine())
+    view.step()
+    bundle = view._repr_mimebundle_()
+    assert set(bundle) == {"text/html", "image/svg+xml", "text/plain"}
+    assert "pip install 'paged-edu[lab]'" in bundle["text/html"]
+    assert "A A B B C" in bundle["text/plain"]
+    view.close()
+
+
+def test_without_anywidget_the_sentence_is_shown_and_escaped(monkeypatch):
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    view = BlockPoolView.of(small_engine())
+    view._repr_mimebundle_()
+    view.attempt(lambda: 1 / 0)
+    assert view._panel.fallback.value == '<div role="status" aria-live="polite">stopped, ZeroDivisionError: division by zero</div>'
+    view._say("<b> & more")
+    assert "&lt;b&gt; &amp; more" in view._panel.fallback.value
+
+
+def test_importing_needs_no_jupyter():
+    code = (
+        "import sys, paged_edu, paged_edu.viz, paged_edu.viz.picture, paged_edu.lab; "
+        "print([m for m in ('ipywidgets', 'IPython', 'plotly', 'anywidget', 'torch', 'jupyterlab') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_bad_options_are_refused():
+    engine = small_engine()
+    for speed in (0, -1, 11, float("nan")):
+        with pytest.raises(ValueError, match="speed"):
+            BlockPoolView.of(engine, speed=speed)
+    assert engine._listeners == []
+
+
+def test_a_log_that_has_forgotten_its_first_steps():
+    engine = FakeEngine(8, 4, 32)
+    log = EventLog(TraceState.of(engine.scheduler), max_steps=4, snapshot_every=2)
+    engine.listen(log)
+    engine.add([(3, 20)])
+    view = BlockPoolView(log, engine)
+    for _ in range(15):
+        view.step()
+    assert log.first_step > 5
+    view.home()
+    assert view.shown == log.first_step
+    view.seek(0)
+    assert view.shown == log.first_step
+    assert isinstance(log.events(view.shown)[0], StepStarted)

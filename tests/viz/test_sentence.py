@@ -1,0 +1,47 @@
+"""The sentence beside the picture says what the events say."""
+import pytest
+from viz_states import run
+
+from paged_edu.trace import EventLog
+from paged_edu.viz import step_sentence
+from paged_edu.viz.fake_engine import FakeEngine, trace24
+
+
+def test_the_course_trace_in_words():
+    engine = trace24().engine()
+    log = EventLog.of(engine.scheduler)
+    engine.listen(log)
+    for _ in range(13):
+        engine.step()
+    assert step_sentence(log, 0) == "step 0: the recording starts here; 0 requests running, 24 waiting"
+    assert step_sentence(log, 1) == "step 1: A, B, C and 21 others admitted; 58 blocks taken; 666 tokens written"
+    assert step_sentence(log, 2) == "step 2: B and W finished, 2 blocks freed; 1 block taken; 24 tokens written"
+    assert step_sentence(log, 13) == "step 13: X preempted, 1 block freed; 1 block taken; 19 tokens written"
+
+
+def test_preempted_finished_and_arrived():
+    engine, log = run(5, 4, [(7, 9), (7, 9), (3, 9)], 3, max_model_len=32)
+    assert step_sentence(log, 3) == "step 3: C and B preempted, 3 blocks freed; 1 block taken; 1 token written"
+    engine.add([(2, 2)])
+    assert step_sentence(log, 3).endswith("; D arrived")
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert "A finished, 4 blocks freed" in step_sentence(log, 9)
+    with pytest.raises(IndexError):
+        step_sentence(log, 99)
+
+
+def test_a_request_that_fills_the_pool_alone():
+    engine = FakeEngine(2, 4, 32)
+    log = EventLog.of(engine.scheduler)
+    engine.listen(log)
+    engine.add([(7, 9)])
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert "A filled the whole pool alone and had to end" in step_sentence(log, log.last_step)
+
+
+def test_an_abort_between_two_steps():
+    engine, log = run(5, 4, [(7, 9), (3, 9)], 1, max_model_len=32)
+    engine.scheduler.abort("0")
+    assert "A finished, 2 blocks freed" in step_sentence(log, 1)
