@@ -17,11 +17,14 @@ LEFT_OUT = ("__pycache__", ".ipynb_checkpoints", ".egg-info")
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="needs the source tree")
 
 
+def files(*options: str) -> list[str]:
+    return subprocess.run(["git", "ls-files", *options], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def tree() -> set[str]:
     """Installed path of every file that should be in the wheel."""
-    tracked = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     names = set()
-    for name in tracked:
+    for name in files("-co", "--exclude-standard"):
         top, _, rest = name.partition("/")
         if (ROOT / name).is_file() and not any(part in name for part in LEFT_OUT):
             if top == "paged_edu":
@@ -54,8 +57,7 @@ def test_every_package_is_listed():
 
 
 def test_nothing_else_at_top_level():
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    top = {name.split("/")[0] for name in tracked}
+    top = {name.split("/")[0] for name in files()}
     allowed = {"pyproject.toml", "README.md", "LICENSE", "paged_edu", "kernels", "notebooks", "book", "data", "tests"}
     assert {name for name in top if not name.startswith(".")} <= allowed
 
@@ -64,13 +66,18 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
+def loaded(code: str, names: str) -> set[str]:
+    """Which of ``names`` a fresh interpreter has imported after ``code``."""
+    return set(run(f"import sys; {code}; print(*(set({names.split()!r}) & set(sys.modules)))").split())
+
+
 def test_import_needs_no_torch_gpu_triton_or_jupyter():
-    code = """import sys, time; t = time.perf_counter(); import paged_edu; dt = time.perf_counter() - t
-heavy = {'torch', 'triton', 'transformers', 'ipywidgets', 'IPython', 'plotly', 'anywidget', 'numpy'} & set(sys.modules); print(sorted(heavy), dt < 4)"""
-    assert run(code) == "[] True"
-    code = "import sys, paged_edu.engine.llm; print(sorted({'triton', 'ipywidgets', 'IPython', 'plotly', 'anywidget', 'jupyterlab'} & set(sys.modules)))"
-    assert run(code) in ("[]", "['triton']"), "torch itself may import triton where it is installed; the engine never does"
-    assert "import triton" not in (ROOT / "paged_edu/engine/llm.py").read_text()
+    assert loaded("import paged_edu", "torch triton transformers numpy ipywidgets IPython plotly anywidget") == set()
+    # torch itself may import triton where it is installed; nothing else does.
+    ours = loaded("import paged_edu.engine.llm", "triton ipywidgets IPython plotly anywidget jupyterlab")
+    assert ours <= loaded("import torch", "triton")
+    seconds = run("import time; t = time.perf_counter(); import paged_edu; print(time.perf_counter() - t)")
+    assert float(seconds) < 4
 
 
 def test_core_imports_neither_torch_nor_anything_of_ours():

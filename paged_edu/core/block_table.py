@@ -49,8 +49,9 @@ class BlockTable:
 
     def slots(self, start: int, stop: int) -> tuple[int, ...]:
         """The slots of positions ``start .. stop - 1``."""
-        if stop - start == 1:
-            return (self.slot(start),)
+        size, blocks = self.block_size, self.blocks
+        if stop - start == 1 and 0 <= start < len(blocks) * size:           # a decode step
+            return (blocks[start // size] * size + start % size,)
         return tuple([self.slot(position) for position in range(start, stop)])
 
     def blocks_needed(self, num_tokens: int) -> int:
@@ -63,6 +64,14 @@ class BlockTable:
         if new is not None:
             self.blocks += new
         return new
+
+    def ready(self, start: int, stop: int) -> bool:
+        """Whether positions ``start .. stop - 1`` can be written as things are: their blocks are there and nobody else's."""
+        size, blocks, counts = self.block_size, self.blocks, self.pool.ref_counts
+        if stop > len(blocks) * size:
+            return False
+        first, last = start // size, (stop - 1) // size
+        return counts[blocks[first]] == 1 if first == last else all(counts[b] == 1 for b in blocks[first : last + 1])
 
     def shared_indexes(self, start: int, stop: int) -> list[int]:
         """Logical blocks that writing positions ``start .. stop - 1`` would touch and that another table refers to as well."""

@@ -160,6 +160,10 @@ class PagedKVManager:
 
     # -- growth --------------------------------------------------------------------------------------------------------------------
     def reserve(self, seqs: Seq[Sequence], num_new: Seq[int], lookahead: int = 0) -> list[Copy] | None:
+        if len(seqs) == 1:                                      # most steps of most requests need nothing
+            start = seqs[0].num_computed_tokens
+            if self.tables[seqs[0].seq_id].ready(start, start + num_new[0] + lookahead):
+                return []
         need = 0
         writers: dict[int, list[tuple[Sequence, int]]] = {}     # shared block -> who writes to it, and its logical index there
         for seq, count in zip(seqs, num_new, strict=True):
@@ -189,7 +193,7 @@ class PagedKVManager:
         return copies
 
     def commit(self, seq: Sequence, num_computed: int) -> None:
-        held = len(self.tables[seq.seq_id]) * self.block_size
+        held = len(self.tables[seq.seq_id].blocks) * self.block_size
         if num_computed > held:
             raise IntegrityError(f"sequence {seq.seq_id} computed {num_computed} tokens but its table holds {held}")
         if self.emit is not None:

@@ -73,6 +73,8 @@ class Scheduler:
         self.emit = emit
         self.step = 0
         self.requests: dict[str, Request] = {}
+        self.sequences: dict[int, Sequence] = {}
+        """Every live sequence, by id."""
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.num_running_seqs = 0
@@ -103,6 +105,7 @@ class Scheduler:
         request.arrival_index = next(self._arrivals)
         request.status = Status.WAITING
         self.requests[request.request_id] = request
+        self.sequences[seq.seq_id] = seq
         insort(self.waiting, request, key=self.policy.key)
         if self.emit is not None:
             self.emit(events.RequestAdded(request.request_id, seq.seq_id, request.prompt_token_ids, request.max_tokens))
@@ -117,13 +120,10 @@ class Scheduler:
         return True
 
     def finish(self, seq_id: int, reason: str, stop_reason: int | str | None = None) -> None:
-        """End one running sequence from outside: stop strings are found after `update`, in the text."""
-        for request in self.running:
-            for seq in request.live:
-                if seq.seq_id == seq_id:
-                    self._finish(seq, reason, stop_reason)
-                    return
-        raise ValueError(f"no running sequence has the id {seq_id}")
+        """End one live sequence from outside: stop strings are found after `update`, in the text."""
+        if seq_id not in self.sequences:
+            raise ValueError(f"no live sequence has the id {seq_id}")
+        self._finish(self.sequences[seq_id], reason, stop_reason)
 
     def has_unfinished(self) -> bool:
         return bool(self.requests)
@@ -158,10 +158,12 @@ class Scheduler:
         shares: dict[str, list[int]] = {}
         catching_up = []
         for request in self.running:
-            live = request.live
-            if all([len(seq.token_ids) - seq.num_computed_tokens == 1 for seq in live]):
-                shares[request.request_id] = [1] * len(live)
-                budget -= len(live)
+            left = 0
+            for seq in request.live:
+                left += len(seq.token_ids) - seq.num_computed_tokens
+            if left == len(request.live):                   # one token each: the decode step
+                shares[request.request_id] = [1] * left
+                budget -= left
             else:
                 catching_up.append(request)
         for request in catching_up:
@@ -234,49 +236,52 @@ class Scheduler:
             budget -= sum(chunk)
 
     def _plan(self, request: Request, tokens: list[int], step: _Step) -> None:
-        """Write down what the branches of a request run."""
-        caught_up = all([seq.num_computed_tokens + n == len(seq.token_ids) for seq, n in zip(request.live, tokens, strict=True)])
-        for seq, n in zip(request.live, tokens, strict=True):
+        """Write down what the branches of a request run. They sample when all of them have caught up."""
+        manager, live = self.manager, request.live
+        left = 0
+        for seq in live:
+            left += len(seq.token_ids) - seq.num_computed_tokens
+        caught_up = sum(tokens) == left
+        for seq, n in zip(live, tokens):
             if n:
                 start = seq.num_computed_tokens
                 step.scheduled.append(ScheduledSeq(
                     request.request_id, seq.seq_id, seq.branch, tuple(seq.token_ids[start : start + n]), start,
-                    self.manager.slots(seq, start, start + n), tuple(self.manager.table(seq)),
-                    n - 1 if caught_up else None, 1 if caught_up else 0,
+                    manager.slots(seq, start, start + n), tuple(manager.table(seq)), n - 1 if caught_up else None, int(caught_up),
                 ))
 
     # -- the end of a step ---------------------------------------------------------------------------------------------------------
     def update(self, output: SchedulerOutput, result: StepResult) -> list[Sequence]:
         """Take in what the runner computed; returns the sequences that grew, the finished ones among them included."""
         for item in output.scheduled:
-            request = self.requests.get(item.request_id)
-            seq = next((s for s in request.live if s.seq_id == item.seq_id), None) if request is not None else None
+            seq = self.sequences.get(item.seq_id)
             if seq is not None:                             # None: aborted while the step ran
                 seq.num_computed_tokens = item.start + len(item.token_ids)
                 self.manager.commit(seq, seq.num_computed_tokens)
         grown: list[Sequence] = []
         for request_id, branches in result.branches.items():
-            request = self.requests.get(request_id)
-            if request is not None:
-                grown += self._branch_out(request, branches)
+            self._branch_out(request_id, branches, grown)
         for seq in grown:
             reason = seq.stop_check(self.config.max_model_len)
             if reason is not None:
                 self._finish(seq, *reason)
         return grown
 
-    def _branch_out(self, request: Request, branches: tuple[Branch, ...]) -> list[Sequence]:
+    def _branch_out(self, request_id: str, branches: tuple[Branch, ...], grown: list[Sequence]) -> None:
         """Append the sampled tokens. One branch a live sequence today; fork and prune come with parallel sampling and beams."""
-        live = {seq.seq_id: seq for seq in request.live}
-        if all(branch.parent not in live for branch in branches):
-            return []                                       # aborted while the step ran, and the id is in use again
-        if sorted(branch.parent for branch in branches) != sorted(live):
-            raise ValueError(f"request {request.request_id!r}: branches of {[b.parent for b in branches]} answer sequences {sorted(live)}")
-        for branch in branches:
-            live[branch.parent].token_ids.extend(branch.tokens)
+        request = self.requests.get(request_id)
+        if request is None or branches[0].parent not in self.sequences:
+            return                                          # aborted while the step ran; the id may be in use again
+        live = request.live
+        if [branch.parent for branch in branches] != [seq.seq_id for seq in live]:
+            raise ValueError(
+                f"request {request_id!r}: branches of {[b.parent for b in branches]} answer sequences {[seq.seq_id for seq in live]}"
+            )
+        for seq, branch in zip(live, branches):
+            seq.token_ids += branch.tokens
             if self.emit is not None:
-                self.emit(events.TokensSampled(branch.parent, branch.tokens))
-        return [live[branch.parent] for branch in branches]
+                self.emit(events.TokensSampled(seq.seq_id, branch.tokens))
+        grown += live
 
     def roll_back(self, output: SchedulerOutput) -> None:
         """The runner failed in mid-step: nothing that it was to write or copy can be trusted, so every request of the step is recomputed."""
@@ -317,6 +322,7 @@ class Scheduler:
             self.manager.free(seq)
         seq.finish_reason, seq.stop_reason = reason, stop_reason
         request.live.remove(seq)
+        del self.sequences[seq.seq_id]
         if request.status is Status.RUNNING:
             self.num_running_seqs -= 1
         if self.emit is not None:

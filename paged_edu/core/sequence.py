@@ -60,13 +60,14 @@ class Sequence:
 
     def stop_check(self, max_model_len: int) -> tuple[str, int | None] | None:
         """``(finish_reason, stop_reason)`` if the last token ends the sequence. Runs after every sampled token, the first included."""
-        request, last = self.request, self.token_ids[-1]
-        if self.num_output_tokens >= request.min_tokens:
+        request, last, num_tokens = self.request, self.token_ids[-1], len(self.token_ids)
+        num_output_tokens = num_tokens - len(request.prompt_token_ids)
+        if num_output_tokens >= request.min_tokens:
             if last in request.stop_token_ids:
                 return "stop", last
             if last in request.eos_token_ids:
                 return "stop", None
-        if self.num_output_tokens >= request.max_tokens or self.num_tokens >= max_model_len:
+        if num_output_tokens >= request.max_tokens or num_tokens >= max_model_len:
             return "length", None
         return None
 

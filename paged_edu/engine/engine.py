@@ -60,6 +60,7 @@ class Engine:
         self._records: dict[str, _Record] = {}
         self._sampling: dict[str, SamplingState] = {}
         self._ended: list[Request] = []
+        self._kept: list[RequestOutput] = []
         self._num_added = 0
         self._listeners: list[Emit] = []
 
@@ -129,7 +130,7 @@ class Engine:
         return self._leave(record.request)
 
     def has_unfinished_requests(self) -> bool:
-        return bool(self._records)
+        return bool(self._records or self._kept)
 
     @property
     def num_unfinished_requests(self) -> int:
@@ -138,11 +139,21 @@ class Engine:
     # -- the loop ------------------------------------------------------------------------------------------------------------------
     def step(self) -> list[RequestOutput]:
         """One iteration; the requests that grew or ended, each with everything so far. Nothing to do: an empty list."""
-        return [self._leave(request) if request.finished else self._output(self._records[request.request_id]) for request in self._advance()]
+        grown = self._advance()
+        return self._take_kept() + [self._leave(r) if r.finished else self._output(self._records[r.request_id]) for r in grown]
 
     def step_finished(self) -> list[RequestOutput]:
         """Like `step`, but only the requests that ended: no text is made that nobody reads."""
-        return [self._leave(request) for request in self._advance() if request.finished]
+        grown = self._advance()
+        return self._take_kept() + [self._leave(request) for request in grown if request.finished]
+
+    def keep(self, outputs: Sequence[RequestOutput]) -> None:
+        """Give finished outputs back that somebody else waits for: the next `step` returns them."""
+        self._kept += outputs
+
+    def _take_kept(self) -> list[RequestOutput]:
+        kept, self._kept = self._kept, []
+        return kept
 
     def _advance(self) -> list[Request]:
         if not self.scheduler.has_unfinished() and not self._ended:

@@ -135,24 +135,30 @@ class LLM:
         call, self._num_calls = self._num_calls, self._num_calls + 1
         ids = [f"{call}-{i}" for i in range(len(batch))]
         outputs: dict[str, RequestOutput] = {}
+        others: list[RequestOutput] = []            # of requests that the caller added to the engine by hand
         try:
             for request_id, prompt, param in zip(ids, batch, params, strict=True):
                 engine.add_request(request_id, prompt, param)
-            self._run(engine, set(ids), outputs, use_tqdm)
+            self._run(engine, set(ids), outputs, others, use_tqdm)
         finally:
+            engine.keep(others)
             for request_id in ids:
                 if request_id not in outputs:
                     engine.abort_request(request_id)
         return [outputs[request_id] for request_id in ids]
 
-    def _run(self, engine: Engine, ids: set[str], outputs: dict[str, RequestOutput], use_tqdm: bool) -> None:
+    def _run(
+        self, engine: Engine, ids: set[str], outputs: dict[str, RequestOutput], others: list[RequestOutput], use_tqdm: bool,
+    ) -> None:
         from tqdm.auto import tqdm
 
         with tqdm(total=len(ids), desc="Processed prompts", unit="prompt", disable=not use_tqdm, dynamic_ncols=True) as bar:
             tokens = 0
             while len(outputs) < len(ids):
                 for output in engine.step_finished():
-                    if output.request_id in ids:
+                    if output.request_id not in ids:
+                        others.append(output)
+                    else:
                         outputs[output.request_id] = output
                         tokens += sum(len(completion.token_ids) for completion in output.outputs)
                         bar.update()

@@ -49,7 +49,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     env = os.environ | folders | {"IPYTHONDIR": str(work / ".ipython"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", f"--ServerApp.root_dir={work}",
-        f"--IdentityProvider.token={token}", "--LabApp.news_url=None", "--LabApp.extension_manager=readonly",
+        f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]
     with (work / "lab.log").open("w") as output:
@@ -78,10 +78,19 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path, seconds: floa
     pytest.fail(f"JupyterLab did not answer within {seconds} s:\n{log.read_text()[-2000:]}")
 
 
-def shot(page, name: str, **options) -> None:
+def shot(page, name: str) -> None:
     if folder := os.environ.get("PAGED_EDU_SHOTS"):
         Path(folder).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=str(Path(folder) / f"{name}.png"), **options)
+        page.screenshot(path=str(Path(folder) / f"{name}.png"))
+
+
+def shots_of_all_cells(page, name: str) -> None:
+    """Every second cell in turn, for people who look at the lesson."""
+    if os.environ.get("PAGED_EDU_SHOTS"):
+        for index in range(0, page.locator(".jp-Notebook .jp-Cell").count(), 2):
+            page.locator(".jp-Notebook .jp-Cell").nth(index).evaluate("e => e.scrollIntoView({block: 'start'})")
+            page.wait_for_timeout(400)
+            shot(page, f"{name}-{index:02d}")
 
 
 @pytest.fixture
@@ -106,8 +115,8 @@ def test_the_tour_in_jupyterlab(page):
     from playwright.sync_api import expect
 
     idle = page.locator("#jp-main-statusbar").get_by_text(re.compile(r"\| Idle"))
-    shot(page, "stored")
     idle.wait_for()                                         # "Run All" before that is dropped without a word
+    shots_of_all_cells(page, "stored")
     page.locator("#jp-MainMenu").get_by_text("Run", exact=True).click()
     page.locator('li[data-command="runmenu:run-all"]').click()
     # A windowed notebook builds cells as they come into view; End goes to the last one, whose view waits at step 4.
@@ -147,17 +156,15 @@ def test_the_tour_in_jupyterlab(page):
     output.get_by_role("button", name="End").click()
     expect(last).to_have_attribute("aria-label", re.compile("Block pool at step 19: 0 of 5 blocks"))
 
-    page.locator("#jp-MainMenu").get_by_text("Settings", exact=True).click()
-    page.get_by_role("menuitem", name="Theme", exact=True).hover()
-    page.get_by_role("menuitem", name="JupyterLab Dark", exact=True).click()
+    page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
     output.get_by_role("button", name="Home").click()
     output.get_by_role("button", name="Step").click()
     expect(last).to_have_attribute("aria-label", re.compile("Block pool at step 1"))
     expect(page.locator("body")).to_have_attribute("data-jp-theme-light", "false")
     ink = last.locator("text").first.evaluate("e => getComputedStyle(e).fill")
     assert sum(map(int, re.findall(r"\d+", ink)[:3])) > 450, f"dark text on the dark theme: {ink}"
-    page.wait_for_timeout(500)
     shot(page, "view-dark")
+    shots_of_all_cells(page, "dark")
     assert page.problems == []
     assert page.outside == []
 

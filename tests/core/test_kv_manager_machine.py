@@ -4,13 +4,14 @@ The model beside the real manager is as plain as it gets: for each sequence the 
 the cache; copies and writes are done as a runner would do them, and after every rule each sequence reads back its own history.
 """
 import pytest
-from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from paged_edu.core import events as ev
 from paged_edu.core.kv_manager import AllocStatus, PagedKVManager
 from paged_edu.core.sequence import Request, Sequence
 from paged_edu.trace import TraceState
-from paged_edu.core import events as ev
 
 
 class Machine(RuleBasedStateMachine):

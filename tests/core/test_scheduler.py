@@ -273,7 +273,7 @@ def test_finish_from_outside():
     scheduler.finish(grown[0].seq_id, "stop", "END")
     assert (grown[0].finish_reason, grown[0].stop_reason) == ("stop", "END")
     assert not scheduler.has_unfinished()
-    with pytest.raises(ValueError, match="no running sequence has the id 0"):
+    with pytest.raises(ValueError, match="no live sequence has the id 0"):
         scheduler.finish(0, "stop")
 
 

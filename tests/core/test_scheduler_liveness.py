@@ -1,6 +1,7 @@
 """Liveness and safety for any arrivals and any pool that fits one request (hypothesis), and the trace that must tell the same story."""
 from driving import VOCAB, expected, make, request, snapshot_equal, step
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from paged_edu.core import events as ev
 from paged_edu.trace import EventLog, TraceState
@@ -97,4 +98,4 @@ def test_the_tight_pool_does_preempt():
         step(scheduler, runner)
     assert sum(r.num_preemptions for r in made) > 0
     assert all(r.sequences[0].output_token_ids == expected(r) for r in made)
-    assert VOCAB == runner.vocab_size
+    assert runner.vocab_size == VOCAB

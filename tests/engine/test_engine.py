@@ -153,16 +153,20 @@ def test_a_failure_in_mid_step_loses_nothing(error):
 
 
 def test_a_failure_keeps_the_requests_that_ended_in_the_same_step():
-    """A request that the pool cannot hold ends while the step is planned; the runner's failure must not swallow its output."""
+    """A request that the pool cannot hold ends while the step is planned: a failure later in that step must not swallow its output."""
     engine = make(num_blocks=3)
     engine.add_request("a", [1] * 5, SamplingParams(max_tokens=50))
-    with pytest.warns(RuntimeWarning):
-        while not engine._ended:
-            output = engine.scheduler.schedule()
-            engine.last_output = output
-            engine._note_plan(output)
-            if output.scheduled:
-                engine._note_tokens(engine.scheduler.update(output, engine.runner.execute(output)))
+    update = engine.scheduler.update
+
+    def failing(output, result):
+        if output.refused:
+            engine.scheduler.update = update
+            raise RuntimeError("in mid-step")
+        return update(output, result)
+
+    engine.scheduler.update = failing
+    with pytest.warns(RuntimeWarning, match="filled the pool"), pytest.raises(RuntimeError, match="in mid-step"):
+        finish(engine)
     assert [o.request_id for o in engine.step()] == ["a"]
     assert empty(engine)
 

@@ -72,11 +72,12 @@ def test_interrupting_drops_the_requests_and_frees_their_blocks(llm, monkeypatch
 
 def test_other_requests_of_the_engine_survive_a_generate(llm):
     llm.engine.add_request("mine", "JULIET:", SamplingParams(max_tokens=40, ignore_eos=True))
-    llm.generate(["ROMEO:"], SamplingParams(max_tokens=3), use_tqdm=False)
+    llm.engine.add_request("short", "JULIET:", SamplingParams(max_tokens=2, ignore_eos=True))
+    llm.generate(["ROMEO:"], SamplingParams(max_tokens=5, ignore_eos=True), use_tqdm=False)
     done = []
     while llm.engine.has_unfinished_requests():
         done += [o for o in llm.engine.step() if o.finished]
-    assert [o.request_id for o in done] == ["mine"]
+    assert [o.request_id for o in done] == ["short", "mine"]
 
 
 def test_progress_bar(llm, capsys):
@@ -161,7 +162,8 @@ def test_unknown_options_name_the_nearest():
     ("seed", -1, "between 0"), ("swap_space", -1, "at least 0"), ("watermark", 1, "below 1"), ("kv_manager", "slab", "one of 'paged'"),
     ("attention_backend", "magic", "one of"), ("tensor_parallel_size", 0, "at least 1"), ("enable_chunked_prefill", 1, "True or False"),
     ("max_num_batched_tokens", 100, r"max_num_batched_tokens \(100\) must be at least max_num_seqs \(256\)"),
-    ("enable_prefix_caching", "yes", "True, False or None"), ("tokenizer", "/nowhere/at/all", "/nowhere/at/all"), ("model", "/nowhere/at/all", "/nowhere"),
+    ("enable_prefix_caching", "yes", "True, False or None"), ("tokenizer", "/nowhere/at/all", "/nowhere/at/all"), 
+    ("model", "/nowhere/at/all", "/nowhere"),
 ])
 def test_bad_options_name_value_and_limit(name, value, message):
     with pytest.raises(ValueError, match=message):
@@ -184,7 +186,7 @@ def test_a_truncated_model_file_is_an_error_and_the_engine_goes_on(folder, llm, 
     shutil.copytree(folder, broken)
     weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    with pytest.raises(ValueError, match="model.safetensors"):
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
         LLM(str(broken), skip_tokenizer_init=True)
     assert llm.generate("ROMEO:", use_tqdm=False)[0].finished
 

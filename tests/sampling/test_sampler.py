@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paged_edu import SamplingParams, UnsupportedError
 from paged_edu.sampling.sampler import Sampler, SampleRow, SamplingState, UniformNumbers, filtered_probabilities, inverse_cdf
@@ -39,7 +40,9 @@ def test_a_very_small_temperature_is_greedy(temperature, dtype):
         assert probs.sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("top_k", "ids"), [(50, [0, 1, 2, 3, 4]), (5, [0, 1, 2, 3, 4]), (0, [0, 1, 2, 3, 4]), (-1, [0, 1, 2, 3, 4]), (1, [1]), (2, [1, 3])])
+@pytest.mark.parametrize(("top_k", "ids"), [
+    (50, [0, 1, 2, 3, 4]), (5, [0, 1, 2, 3, 4]), (0, [0, 1, 2, 3, 4]), (-1, [0, 1, 2, 3, 4]), (1, [1]), (2, [1, 3]),
+])
 def test_top_k_edges(top_k, ids):
     """known fault B52"""
     assert kept(probabilities([0.1, 0.5, 0.2, 0.4, 0.3], top_k=top_k)) == ids

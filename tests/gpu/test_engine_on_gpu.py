@@ -1,0 +1,29 @@
+"""The engine on a CUDA device gives the CPU's tokens (float64, so that rounding cannot decide)."""
+import pytest
+import torch
+
+from paged_edu import LLM, SamplingParams
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 64])
+def test_cuda_equals_cpu(block_size):
+    prompts = ["ROMEO:", "First Citizen:\nWe are accounted poor", "O"]
+    params = [SamplingParams(temperature=t, seed=3, max_tokens=24, ignore_eos=True) for t in (0, 0.8, 1.0)]
+    texts = []
+    for device in ("cpu", "cuda"):
+        with LLM("tiny-shakespeare", device=device, dtype="float64", block_size=block_size, num_gpu_blocks_override=-(-60 // block_size)) as llm:
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+            texts.append([o.outputs[0].token_ids for o in outputs])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "auto"])
+def test_half_precision_runs_and_memory_comes_back(dtype):
+    before = torch.cuda.memory_allocated()
+    with LLM("tiny-shakespeare", device="cuda", dtype=dtype) as llm:
+        assert llm.memory_plan.num_blocks > 0
+        assert llm.generate("ROMEO:", SamplingParams(max_tokens=8), use_tqdm=False)[0].finished
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() <= before + (1 << 20)
