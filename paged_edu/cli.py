@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")    # a model may write what the terminal cannot show
     warnings.showwarning = _one_line_warning
     try:
-        args = build_parser().parse_args(argv)
+        args = _parse(sys.argv[1:] if argv is None else list(argv))
         code: int = args.run(args)
         sys.stdout.flush()
         return code
@@ -52,6 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, ImportError) as error:     # UnsupportedError and ModelLoadError are ValueErrors
         print(f"{PROG}: {_one_line(error)}", file=sys.stderr)
         return 2
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """argparse cannot hand "everything after --" on once options stand before it, so ``lab`` gets its share cut off by hand."""
+    extra: list[str] = []
+    if argv[:1] == ["lab"] and "--" in argv:
+        cut = argv.index("--")
+        argv, extra = argv[:cut], argv[cut + 1 :]
+    return build_parser().parse_args(argv, argparse.Namespace(extra=extra))
 
 
 def _one_line(error: BaseException) -> str:
@@ -93,7 +102,7 @@ def _command(commands: Any, name: str, run: Any, summary: str, examples: Sequenc
 
 
 def _add_demo(commands: Any) -> None:
-    add = _command(commands, "demo", _demo, "watch 24 requests share a small block pool, then see what that saved", [
+    add = _command(commands, "demo", _demo, "watch 24 requests share a small pool of blocks", [
         f"{PROG} demo", f"{PROG} demo --fast --all", f"{PROG} demo --no-live --json demo.json",
     ]).add_argument
     add("--no-live", action="store_true", help="print a few still pictures instead of the live one")
@@ -108,21 +117,21 @@ def _add_generate(commands: Any) -> None:
         f"{PROG} generate 'ROMEO:' 'JULIET:'", f"{PROG} generate --file prompts.txt --json > out.jsonl",
         f"echo 'First Citizen:' | {PROG} generate --temperature 0.8 --seed 7",
     ]).add_argument
-    add("prompts", nargs="*", metavar="PROMPT", help="the prompts; none, and no --file: one a line from the standard input")
-    add("--file", metavar="FILE", help="read prompts from FILE, one a line; - is the standard input")
-    add("--model", default="tiny-shakespeare", help="short name, local directory or hub name (default %(default)s)")
+    add("prompts", nargs="*", metavar="PROMPT", help="the prompts; without any: one a line from stdin")
+    add("--file", metavar="FILE", help="read prompts from FILE, one a line; - is stdin")
+    add("--model", default="tiny-shakespeare", help="name, directory or hub name (default %(default)s)")
     add("--max-tokens", type=int, default=128, metavar="N", help="at most N output tokens a prompt (default %(default)s)")
     add("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy (default %(default)g)")
-    add("--top-p", type=float, default=1.0, metavar="P", help="the likeliest tokens that together reach P (default %(default)g)")
+    add("--top-p", type=float, default=1.0, metavar="P", help="the likeliest tokens that make up P (default %(default)g)")
     add("--top-k", type=int, default=0, metavar="K", help="the K likeliest tokens; 0: all (default %(default)s)")
-    add("--min-p", type=float, default=0.0, metavar="P", help="tokens at least P times as likely as the likeliest (default %(default)g)")
-    add("--seed", type=int, default=0, metavar="N", help="another seed gives other texts, the same seed the same (default %(default)s)")
+    add("--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P x the likeliest (default %(default)g)")
+    add("--seed", type=int, default=0, metavar="N", help="the same seed gives the same texts (default %(default)s)")
     add("--ignore-eos", action="store_true", help="go on after the model's end token")
     add("--block-size", type=int, default=16, metavar="N", help="tokens a block, 1 to 256 (default %(default)s)")
     add("--num-gpu-blocks", type=int, metavar="N", help="blocks in the pool (default: what the memory allows)")
-    add("--max-model-len", type=int, metavar="N", help="longest prompt and output together (default: what the model can do)")
-    add("--dtype", default="auto", help="auto, float32, float64, float16 or bfloat16 (default %(default)s)")
-    add("--device", default="auto", help="auto, cpu, cuda or cuda:1 (default %(default)s)")
+    add("--max-model-len", type=int, metavar="N", help="longest prompt + output (default: the model's limit)")
+    add("--dtype", default="auto", help="float32, float64, float16, bfloat16 (default %(default)s)")
+    add("--device", default="auto", help="cpu, cuda or cuda:1 (default %(default)s)")
     add("--json", action="store_true", help="one JSON object a line instead of text")
 
 
@@ -132,16 +141,15 @@ def _add_bench(commands: Any) -> None:
     add = _command(what, "scheduler", _bench_scheduler, "time a scheduler step, block allocation, and events", [
         f"{PROG} bench scheduler", f"{PROG} bench scheduler --quick --json scheduler.json",
     ]).add_argument
-    add("--quick", action="store_true", help="fewer rounds: seconds instead of minutes, and noisier numbers")
+    add("--quick", action="store_true", help="fewer rounds: quicker, with noisier numbers")
     add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
 
 
 def _add_lab(commands: Any) -> None:
     add = _command(commands, "lab", _lab, "copy the notebooks and open them in JupyterLab", [
-        f"{PROG} lab", f"{PROG} lab ~/paged --no-browser", f"{PROG} lab ~/paged -- --port=8890",
+        f"{PROG} lab", f"{PROG} lab ~/paged --no-browser", f"{PROG} lab -- --port=8890      (what follows -- goes to JupyterLab)",
     ]).add_argument
     add("dir", nargs="?", type=Path, default=Path("paged_edu_notebooks"), metavar="DIR", help="where to copy them (default %(default)s)")
-    add("extra", nargs="*", metavar="ARG", help="after DIR and --: options for JupyterLab itself")
     add("--no-browser", action="store_true", help="start JupyterLab without opening a browser")
     add("--copy-only", action="store_true", help="copy the notebooks and stop")
 
@@ -238,8 +246,6 @@ def _bench_scheduler(args: argparse.Namespace) -> int:
 def _lab(args: argparse.Namespace) -> int:
     from . import lab
 
-    if str(args.dir).startswith("-"):
-        raise ValueError(f"name the directory before --: {PROG} lab DIR -- {args.dir}")
     if args.copy_only:
         copied = lab.copy_notebooks(args.dir)
         print(f"{len(copied)} notebooks copied to {args.dir}" if copied else f"nothing new to copy: the notebooks are in {args.dir}")

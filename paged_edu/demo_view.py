@@ -84,9 +84,10 @@ def meters(state: TraceState, width: int, ascii_only: bool) -> list[Text]:
         "step": state.step, "running": running, "waiting": len(state.requests) - running, "finished": state.num_finished,
         "preemptions": state.num_preemptions,
     }
+    blocks_bar, tokens_bar = (gauge(*fill, bar, ascii_only) for fill in ((used, state.num_blocks), (tokens, slots)))
     return [
-        Text.assemble("     blocks in use      ", (gauge(used, state.num_blocks, bar, ascii_only), "cyan"), f" {used} of {state.num_blocks}"),
-        Text.assemble("     slots with a token ", (gauge(tokens, slots, bar, ascii_only), "cyan"), f" {tokens / slots:.0%}"),
+        Text.assemble("     blocks in use      ", (blocks_bar, "cyan"), f" {used} of {state.num_blocks}"),
+        Text.assemble("     slots with a token ", (tokens_bar, "cyan"), f" {tokens / slots:.0%}"),
         Text("     ").append_text(Text("   ").join(Text.assemble(f"{name} ", (str(n), "bold")) for name, n in counters.items())),
     ]
 
@@ -233,8 +234,8 @@ def print_numbers(console: Console, result: demo.DemoResult) -> None:
     console.print(Text(f"\nThe same {len(result.outputs)} requests in the same {slots} slots of KV memory", style="bold"))
     console.print(table)
     console.print(Text(
-        f"Replayed: every request holds {demo.MAX_MODEL_LEN} adjacent slots from start to end, first come first served, with the lengths of "
-        f"this run. Preemptions in this run: {result.num_preemptions}; what they computed twice is part of its steps.", style="dim",
+        f"Replayed: every request holds {demo.MAX_MODEL_LEN} adjacent slots from start to end, first come first served, with the lengths "
+        f"of this run. Preemptions in this run: {result.num_preemptions}; what they computed twice is part of its steps.", style="dim",
     ))
 
 

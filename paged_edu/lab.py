@@ -52,6 +52,20 @@ def copy_notebooks(target: Path) -> list[Path]:
     return copied
 
 
+def trust(notebooks: Sequence[Path]) -> None:
+    """Sign what was copied unchanged from this package, so that JupyterLab shows its stored pictures before anything has run."""
+    try:
+        import nbformat
+        from nbformat.sign import NotebookNotary
+
+        notary = NotebookNotary()
+        for path in notebooks:
+            if path.suffix == ".ipynb":
+                notary.sign(nbformat.read(path, as_version=4))
+    except Exception as error:                              # a read-only home, a broken database: the lessons work without it
+        print(f"the notebooks could not be marked as trusted ({error}); their pictures appear when you run the cells", file=sys.stderr)
+
+
 def open_lab(target: Path, open_browser: bool = True, extra_args: Sequence[str] = ()) -> int:
     """Copy the notebooks to ``target`` and run JupyterLab there until it is stopped; returns its exit code (1: it is not installed).
 
@@ -62,6 +76,7 @@ def open_lab(target: Path, open_browser: bool = True, extra_args: Sequence[str] 
         return 1
     target = Path(target)
     copied = copy_notebooks(target)
+    trust(copied)
     print(f"{len(copied)} notebooks copied to {target.resolve()}" if copied else f"the notebooks are in {target.resolve()}")
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={target.resolve()}"]
     if not open_browser:

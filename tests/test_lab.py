@@ -75,9 +75,30 @@ def test_starts_jupyterlab_in_the_folder(tmp_path, shipped, monkeypatch):
                 raise answer
             return answer
 
+    trusted = []
+    monkeypatch.setattr(lab, "trust", trusted.extend)
     monkeypatch.setattr(lab.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(lab.subprocess, "Popen", Process)
     assert lab.open_lab(tmp_path, open_browser=False, extra_args=["--port=1"]) == 7
     assert calls == [[sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={tmp_path.resolve()}", "--no-browser", "--port=1"]]
+    assert trusted == [tmp_path / name for name in shipped]
     lab.open_lab(tmp_path, open_browser=True)
     assert "--no-browser" not in calls[1]
+
+
+def test_what_was_copied_is_trusted_and_what_was_changed_is_not(tmp_path, monkeypatch):
+    nbformat = pytest.importorskip("nbformat")
+    from nbformat.sign import NotebookNotary
+
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    path = next(p for p in lab.copy_notebooks(tmp_path / "lessons") if p.suffix == ".ipynb")
+    lab.trust([path])
+    notebook = nbformat.read(path, as_version=4)
+    assert NotebookNotary().check_signature(notebook)
+    notebook.cells[0].source += "changed"
+    assert not NotebookNotary().check_signature(notebook)
+
+
+def test_a_home_that_cannot_be_written_is_no_reason_to_stop(tmp_path, capsys):
+    lab.trust([tmp_path / "missing.ipynb"])
+    assert "could not be marked as trusted" in capsys.readouterr().err

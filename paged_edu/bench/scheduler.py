@@ -119,39 +119,57 @@ def measure_pools(rounds: int, chunks: int = 500, advance: Advance = lambda: Non
                 pool.free(blocks)
             advance()
     rows = [{"blocks": s, "allocate_ns": median(allocate[s]), "free_ns": median(free[s])} for s in POOLS]
-    ratio = median((a + f) / (b + g) for a, f, b, g in zip(allocate[POOLS[-1]], free[POOLS[-1]], allocate[POOLS[0]], free[POOLS[0]], strict=True))
+    both = {size: [a + f for a, f in zip(allocate[size], free[size], strict=True)] for size in (POOLS[0], POOLS[-1])}
+    ratio = median(large / small for large, small in zip(both[POOLS[-1]], both[POOLS[0]], strict=True))
     return {"rounds": rounds, "pools": rows, "ratio_largest_to_smallest": ratio}
 
 
+def _interleave(
+    cores: dict[str, dict[str, ModuleType]], steps: int, order: random.Random, listening: str | None = None,
+) -> dict[str, list[float]]:
+    """Step times of the same run in several cores, one step of each in turn, in an order that is drawn anew for every step."""
+    runs = {name: Decoding(core, EVENT_SEQUENCES, steps) for name, core in cores.items()}
+    if listening is not None:
+        log = EventLog.of(runs[listening].scheduler)
+        runs[listening].manager.emit = runs[listening].scheduler.emit = log
+    times: dict[str, list[float]] = {name: [] for name in cores}
+    gc.collect()
+    gc.disable()    # a collection would land on whichever side happens to run
+    try:
+        for _ in range(steps):
+            for name in order.sample(list(cores), len(cores)):
+                times[name].append(sum(runs[name].step()))
+    finally:
+        gc.enable()
+    return times
+
+
 def measure_events(rounds: int, steps: int, advance: Advance = lambda: None) -> dict[str, Any]:
-    """(c) Paired ratios of step times to those of the code without events. "as it is" is measured twice: the second is the noise floor."""
+    """(c) Paired ratios of step times, against the code without events and against the code with nobody listening.
+
+    The code as it is takes part twice, as two copies: what they differ by is the noise of the measurement.
+    """
     stripped, removed = load_copy("stripped", without_events=True)
-    cores = {"stripped": stripped, "off": load_copy("off")[0], "off again": load_copy("off_again")[0], "listening": real_core()}
-    shuffled = random.Random(0)     # in a fixed cycle the same side would always follow the listening one, whose log fills the caches
-    ratios: dict[str, list[float]] = {name: [] for name in cores}
-    totals = dict.fromkeys(cores, 0.0)
+    quiet = {"stripped": stripped, "off": load_copy("off")[0], "off again": load_copy("off_again")[0]}
+    heard = {"off": real_core(), "listening": real_core()}
+    order = random.Random(0)
+    off: list[float] = []
+    again: list[float] = []
+    listening: list[float] = []
     base: list[float] = []
+    total = {"off": 0.0, "listening": 0.0}
     for _ in range(rounds):
-        runs = {name: Decoding(core, EVENT_SEQUENCES, steps) for name, core in cores.items()}
-        listening = runs["listening"]
-        listening.manager.emit = listening.scheduler.emit = EventLog.of(listening.scheduler)
-        gc.collect()
-        gc.disable()    # a collection would land on whichever side happens to run
-        try:
-            for _ in range(steps):
-                names = shuffled.sample(list(cores), len(cores))
-                times = {name: sum(runs[name].step()) for name in names}
-                base.append(times["stripped"])
-                for name, seconds in times.items():
-                    ratios[name].append(seconds / times["stripped"])
-                    totals[name] += seconds
-        finally:
-            gc.enable()
+        times = _interleave(quiet, steps, order)
+        base += times["stripped"]
+        off += [a / b for a, b in zip(times["off"], times["stripped"], strict=True)]
+        again += [a / b for a, b in zip(times["off again"], times["off"], strict=True)]
+        times = _interleave(heard, steps, order, listening="listening")
+        listening += [a / b for a, b in zip(times["listening"], times["off"], strict=True)]
+        total = {name: total[name] + sum(times[name]) for name in total}
         advance()
     return {
         "sequences": EVENT_SEQUENCES, "rounds": rounds, "steps": steps, "removed_statements": removed, "stripped_us": median(base) * 1e6,
-        "off": median(ratios["off"]), "off_again": median(ratios["off again"]), "listening": median(ratios["listening"]),
-        "listening_total": totals["listening"] / totals["stripped"],
+        "off": median(off), "off_again": median(again), "listening": median(listening), "listening_mean": total["listening"] / total["off"],
     }
 
 
@@ -189,27 +207,53 @@ def pieces(quick: bool) -> int:
     return len(SEQUENCES) * steps + rounds * len(POOLS) + (2 if quick else 12)
 
 
-def tables(result: dict[str, Any]) -> list[Table]:
-    """The numbers as a person reads them."""
-    steps = Table(title="(a) A scheduler step [µs]", title_justify="left")
+def tables(result: dict[str, Any]) -> list[tuple[str, Table]]:
+    """The numbers as a person reads them: titles and tables."""
+    steps = Table()
     for column in ("sequences", "schedule", "update", "step, median", "step, p90"):
         steps.add_column(column, justify="right")
     for row in result["steps"]:
-        steps.add_row(str(row["sequences"]), *(f"{row[k]['median_us']:,.0f}" for k in ("schedule", "update", "step")), f"{row['step']['p90_us']:,.0f}")
-    pools = Table(title=f"(b) A block [ns]; largest against smallest pool: {result['allocation']['ratio_largest_to_smallest']:.2f} x",
-                  title_justify="left")
+        cells = [row["schedule"]["median_us"], row["update"]["median_us"], row["step"]["median_us"], row["step"]["p90_us"]]
+        steps.add_row(str(row["sequences"]), *(f"{us:,.0f}" for us in cells))
+    pools = Table()
     for column in ("blocks in the pool", "allocate", "free"):
         pools.add_column(column, justify="right")
     for row in result["allocation"]["pools"]:
         pools.add_row(f"{row['blocks']:,}", f"{row['allocate_ns']:.0f}", f"{row['free_ns']:.0f}")
     ev = result["events"]
-    events = Table(title=f"(c) Events: a step of {ev['sequences']} sequences, {ev['stripped_us']:,.0f} µs without any", title_justify="left")
+    events = Table()
     events.add_column("")
     events.add_column("cost", justify="right")
-    for name, key in (("nobody listens", "off"), ("the same once more (noise)", "off_again"), ("an EventLog listens", "listening"),
-                      ("  with its snapshots (mean)", "listening_total")):
+    for name, key in (
+        ("nobody listens, against events taken out of the code", "off"), ("nobody listens, against the same (the noise)", "off_again"),
+        ("an EventLog listens, against nobody", "listening"), ("  with its snapshots (mean, not median)", "listening_mean"),
+    ):
         events.add_row(name, f"{ev[key] - 1:+.1%}")
-    return [steps, pools, events]
+    ratio = result["allocation"]["ratio_largest_to_smallest"]
+    return [
+        ("(a) one step of the scheduler, in µs", steps),
+        (f"(b) a block, in ns; the largest pool against the smallest: {ratio:.2f} x", pools),
+        (f"(c) events; a step of {ev['sequences']} sequences takes {ev['stripped_us']:,.0f} µs without any", events),
+    ]
+
+
+class _Bar:
+    """A progress bar that draws between two measurements only: a thread of its own would draw in the middle of one."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self.progress = progress
+        self.task = progress.add_task("", total=total)
+        self.drawn = 0.0
+
+    def announce(self, what: str) -> Advance:
+        self.progress.update(self.task, description=what)
+        return self.advance
+
+    def advance(self) -> None:
+        self.progress.advance(self.task)
+        if time.monotonic() - self.drawn > 0.2 and not self.progress.disable:
+            self.progress.refresh()
+            self.drawn = time.monotonic()
 
 
 def run(quick: bool = False, json_file: Path | None = None) -> int:
@@ -217,19 +261,15 @@ def run(quick: bool = False, json_file: Path | None = None) -> int:
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise ValueError(f"--json {json_file}: the directory {json_file.absolute().parent} does not exist")
     columns = (TextColumn("{task.description:<24}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("", total=pieces(quick))
-
-        def announce(what: str) -> Advance:
-            progress.update(task, description=what)
-            return lambda: progress.advance(task)
-
-        result = measure(quick, announce)
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, disable=not sys.stderr.isatty()) as progress:
+        result = measure(quick, _Bar(progress, pieces(quick)).announce)
     console = Console(highlight=False)
-    for table in tables(result):
+    for title, table in tables(result):
+        console.print(title, style="bold", markup=False)
         console.print(table)
     where = result["machine"]
-    console.print(f"Python {where['python']}, {where['cpu']}, {where['cpu_count']} CPUs, load average {where['load_average']}", style="dim", markup=False)
+    load = "" if where["load_average"] is None else f", load average {where['load_average']:.1f}"
+    console.print(f"Python {where['python']}, {where['cpu']}, {where['cpu_count']} CPUs{load}", style="dim", markup=False)
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0

@@ -57,7 +57,7 @@ def readme_picture(step: int = STEP) -> str:
         *_queue(LEFT, list(before.waiting)), *_queue(RIGHT, waiting),
         *_legend(496),
     ]
-    return document(WIDTH, 532, label, LIGHT, body)
+    return document(WIDTH, 532, label, LIGHT, body, scales=True)
 
 
 def _heading(x: float, name: str, what: str) -> list[str]:
@@ -175,4 +175,4 @@ def _legend(y: float) -> list[str]:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m paged_edu.viz.picture PATH")
-    Path(sys.argv[1]).write_text(readme_picture(), encoding="utf-8")
+    Path(sys.argv[1]).write_bytes(readme_picture().encode())     # the same bytes on every system

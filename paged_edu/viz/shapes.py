@@ -76,13 +76,15 @@ def hatch(x: float, y: float, width: float, height: float, kind: str, gap: float
     return "".join(lines)
 
 
-def document(width: float, height: float, label: str, theme: Theme, body: list[str]) -> str:
-    """The whole picture on its own ground. ``label`` says in words what it shows."""
+def document(width: float, height: float, label: str, theme: Theme, body: list[str], scales: bool = False) -> str:
+    """The whole picture on its own ground. ``label`` says in words what it shows; ``scales``: as wide as its place, ``width`` at most."""
+    size = f'width="100%" style="max-width:{num(width)}px"'
+    if not scales:
+        size = f'width="{num(width)}" height="{num(height)}" style="max-width:100%;height:auto"'
     style = f"<style>{theme.style}</style>" if theme.style else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="paged-edu" role="img" aria-label="{clean(label)}" '
-        f'viewBox="0 0 {num(width)} {num(height)}" width="{num(width)}" height="{num(height)}" '
-        f'style="max-width:100%;height:auto" font-family="{FONT}">{style}'
+        f'viewBox="0 0 {num(width)} {num(height)}" {size} font-family="{FONT}">{style}'
         f"{rect(0, 0, width, height, theme.ground)}{''.join(body)}</svg>\n"
     )
 

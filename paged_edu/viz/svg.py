@@ -203,7 +203,7 @@ def _legend(state: TraceState, y: float, width: float, theme: Theme) -> list[str
         body += _chips(state, ids, base, width, theme) if ids else [text(MARGIN + 58, base, "nobody", theme.muted, 12)]
     size = state.block_size
     slots = "a block has 1 slot" if size == 1 else f"a block has {size} slots"
-    note = f"{slots}; filled: holds a token; dark outline: written in this step; ×n: n block tables refer to the block"
+    note = f"{slots}; filled: holds a token; outlined: written in this step; ×n: n block tables refer to the block"
     return [*body, text(MARGIN, y + 58, note if width > 620 else f"{slots}; filled: holds a token", theme.muted, 11)]
 
 

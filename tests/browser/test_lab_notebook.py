@@ -47,6 +47,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port, token = free_port(), secrets.token_hex(8)
     folders = {f"JUPYTER_{name}_DIR": str(work / f".{name.lower()}") for name in ("CONFIG", "DATA", "RUNTIME")}
     env = os.environ | folders | {"IPYTHONDIR": str(work / ".ipython"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    sign = f"from pathlib import Path; from paged_edu.lab import trust; trust([Path({str(work / NOTEBOOK.name)!r})])"
+    subprocess.run([sys.executable, "-c", sign], env=env, check=True)
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", f"--ServerApp.root_dir={work}",
         f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly",
@@ -117,6 +119,9 @@ def test_the_tour_in_jupyterlab(page):
     idle = page.locator("#jp-main-statusbar").get_by_text(re.compile(r"\| Idle"))
     idle.wait_for()                                         # "Run All" before that is dropped without a word
     shots_of_all_cells(page, "stored")
+    stored = page.locator(".jp-RenderedSVG")                # what is there before anything has run
+    stored.first.scroll_into_view_if_needed()
+    expect(stored.first).to_be_visible()
     page.locator("#jp-MainMenu").get_by_text("Run", exact=True).click()
     page.locator('li[data-command="runmenu:run-all"]').click()
     # A windowed notebook builds cells as they come into view; End goes to the last one, whose view waits at step 4.

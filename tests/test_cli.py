@@ -1,0 +1,195 @@
+"""The command line as a user meets it. Most tests call `main` in this process; the few that need a shell's view start one."""
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paged_edu import __version__, cli
+
+COMMANDS = {
+    ("demo",): ["--no-live", "--speed", "--fast", "--all", "--json"],
+    ("generate",): ["--model", "--max-tokens", "--temperature", "--top-p", "--top-k", "--min-p", "--seed", "--ignore-eos", "--block-size",
+                    "--num-gpu-blocks", "--max-model-len", "--dtype", "--device", "--file", "--json"],
+    ("bench", "scheduler"): ["--quick", "--json"],
+    ("lab",): ["--no-browser", "--copy-only"],
+}
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = cli.main(list(argv))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_every_flag_and_shows_an_example(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(capsys, *command, "--help")
+    assert code == 0
+    assert all(re.search(rf"^  {flag}\b", out, re.M) for flag in COMMANDS[command]), out
+    assert not re.search(r"^ {12,}\S", out.split("options:")[1], re.M), out         # each flag in one line
+    assert f"  paged-edu {' '.join(command)}" in out.split("examples:")[1]
+
+
+def test_the_main_help_names_every_command(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert all(re.search(rf"^    {command[0]} ", out, re.M) for command in COMMANDS)
+
+
+def test_version(capsys):
+    assert run(capsys, "--version") == (0, f"paged-edu {__version__}\n", "")
+
+
+def test_help_and_version_import_nothing_heavy():
+    code = "import sys\nfrom paged_edu import cli\ncli.main(['--help'])\ncli.main(['--version'])\n" \
+           "sys.exit(', '.join({'torch', 'transformers', 'rich', 'numpy', 'jupyterlab'} & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("argv", "parts"), [
+    (["generate", "x", "--temperature", "nan"], ["temperature", "nan", "at least 0"]),
+    (["generate", "x", "--temperature", "warm"], ["--temperature", "'warm'"]),
+    (["generate", "x", "--top-p", "0"], ["top_p", "above 0", "at most 1"]),
+    (["generate", "x", "--max-tokens", "0"], ["max_tokens", "at least 1", "not 0"]),
+    (["generate", "x", "--block-size", "0"], ["block_size", "between 1 and 256", "not 0"]),
+    (["generate", "x", "--num-gpu-blocks", "0"], ["num_gpu_blocks_override", "at least 1", "not 0"]),
+    (["generate", "x", "--seed", "-1"], ["seed", "between 0", "not -1"]),
+    (["generate", "x", "--dtype", "int3"], ["dtype", "'int3'", "'float32'"]),
+    (["generate", "x", "--no-such-flag"], ["--no-such-flag"]),
+    (["generate", "x", "--file", "y"], ["prompts or --file y"]),
+    (["generate", "--file", "/no/such/file"], ["/no/such/file", "No such file"]),
+    (["generate", ""], ["prompt 1", "''", "at least 1 token"]),
+    (["demo", "--speed", "0"], ["--speed", "above 0", "not 0"]),
+    (["demo", "--json", "/no/such/directory/x.json"], ["--json", "/no/such/directory"]),
+    (["bench", "scheduler", "--json", "/no/such/directory/x.json"], ["--json", "/no/such/directory"]),
+    (["frobnicate"], ["frobnicate", "demo"]),
+    ([], ["COMMAND"]),
+    (["bench"], ["WHAT"]),
+])
+def test_a_mistake_is_one_line_that_names_value_and_limit(capsys, argv, parts):
+    code, out, err = run(capsys, *argv)
+    assert (code, out) == (2, "")
+    assert err.startswith("paged-edu: ")
+    assert err.count("\n") == 1
+    assert all(part in err for part in parts), err
+
+
+@pytest.mark.parametrize(("argv", "parts"), [
+    (["--model", "./no/such/model"], ["./no/such/model", "no such directory"]),
+    (["--device", "toaster"], ["device", "toaster"]),
+    (["--max-model-len", "100000"], ["max_model_len", "100000", "512"]),
+])
+def test_a_mistake_that_only_loading_finds(capsys, argv, parts):
+    code, out, err = run(capsys, "generate", "x", *argv)
+    assert (code, out) == (2, "")
+    said = err.splitlines()
+    assert len(said) == 2                       # "loading ..." and what is wrong
+    assert said[1].startswith("paged-edu: ")
+    assert all(part in said[1] for part in parts), err
+
+
+def test_a_model_that_the_hub_does_not_give(capsys, monkeypatch):
+    """Without a network the hub's client fails in its own way: still one line."""
+    from paged_edu.model import loader
+
+    def fail(name):
+        raise loader.ModelLoadError(f"{name!r} is no short name\nand the hub\n  did not give it")
+
+    monkeypatch.setattr(loader, "_download", fail)
+    code, _, err = run(capsys, "generate", "x", "--model", "nobody/nothing")
+    assert code == 2
+    assert err.splitlines()[1] == "paged-edu: 'nobody/nothing' is no short name and the hub did not give it"
+
+
+def test_generate_json_round_trip(capsys):
+    argv = ["generate", "ROMEO:", "First Citizen:\nWe are", "--max-tokens", "6", "--temperature", "0.8", "--num-gpu-blocks", "8"]
+    code, out, _ = run(capsys, *argv, "--seed", "3", "--json")
+    assert code == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["prompt"] for row in rows] == ["ROMEO:", "First Citizen:\nWe are"]
+    for row in rows:
+        assert set(row) == {"request_id", "prompt", "text", "token_ids", "finish_reason", "stop_reason"}
+        assert 1 <= len(row["token_ids"]) <= 6
+        assert row["finish_reason"] in ("stop", "length")
+    assert run(capsys, *argv, "--seed", "3", "--json")[1] == out
+    assert run(capsys, *argv, "--seed", "4", "--json")[1] != out
+
+
+def test_generate_text_has_prompt_completion_reason_and_no_control_codes(capsys):
+    code, out, err = run(capsys, "generate", "ROMEO:", "--max-tokens", "3", "--ignore-eos", "--temperature", "0")
+    assert code == 0
+    head, text = out.split("\n", 1)
+    assert head.endswith("prompt + 3 output tokens, length")
+    assert text.startswith("ROMEO:")
+    assert "1 prompts, 3 output tokens" in err
+    assert not re.search(r"[\x1b\r]", out + err)
+
+
+def test_prompts_from_the_standard_input(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("ROMEO:\n\nJULIET:\n"))
+    code, out, err = run(capsys, "generate", "--max-tokens", "2", "--json")
+    assert code == 0
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["ROMEO:", "JULIET:"]
+    assert "1 empty lines of the standard input are skipped" in err
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "no prompt in the standard input: it has 0 lines"), ("\n \n", "2 lines, all of them empty")])
+def test_no_prompt_at_all(capsys, monkeypatch, text, message):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    code, _, err = run(capsys, "generate", "--file", "-")
+    assert code == 2
+    assert message in err
+
+
+def test_prompts_from_a_file(capsys, tmp_path):
+    (tmp_path / "prompts.txt").write_text("ROMEO:\nJULIET:\n", encoding="utf-8")
+    code, out, _ = run(capsys, "generate", "--file", str(tmp_path / "prompts.txt"), "--max-tokens", "1", "--json")
+    assert code == 0
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["ROMEO:", "JULIET:"]
+
+
+def test_a_warning_is_one_line(capsys):
+    """A request that fills the pool alone ends early; the user reads why."""
+    code, out, err = run(capsys, "generate", "ROMEO:", "--num-gpu-blocks", "1", "--block-size", "4", "--ignore-eos", "--json")
+    assert code == 0
+    assert json.loads(out)["stop_reason"] == "kv_pool"
+    warning = next(line for line in err.splitlines() if "warning" in line)
+    assert warning.startswith("paged-edu: warning: request '0-0' ended with")
+
+
+def test_ctrl_c_is_130_without_a_traceback(capsys, monkeypatch):
+    def interrupted(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_demo", interrupted)
+    code, _, err = run(capsys, "demo")
+    assert (code, err) == (130, "\npaged-edu: interrupted\n")
+
+
+def test_lab_copies_and_passes_the_rest_on(capsys, monkeypatch, tmp_path):
+    from paged_edu import lab
+
+    calls = []
+    monkeypatch.setattr(lab, "open_lab", lambda target, open_browser, extra: calls.append((target, open_browser, list(extra))) or 0)
+    monkeypatch.setattr(lab, "copy_notebooks", lambda target: [target / "a.ipynb"])
+    assert run(capsys, "lab", str(tmp_path), "--copy-only") == (0, f"1 notebooks copied to {tmp_path}\n", "")
+    assert run(capsys, "lab", str(tmp_path), "--no-browser", "--", "--port=8890")[0] == 0
+    assert run(capsys, "lab")[0] == 0
+    assert run(capsys, "lab", "--", "--ip", "::1")[0] == 0
+    here = Path("paged_edu_notebooks")
+    assert calls == [(tmp_path, False, ["--port=8890"]), (here, True, []), (here, True, ["--ip", "::1"])]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell pipeline")
+def test_a_reader_that_goes_away_is_no_traceback():
+    """As in `paged-edu generate --json | head`: the pipe closes while there is more to say."""
+    writer = "from paged_edu import cli; cli._demo = lambda args: print('x' * 10**6) or 0; raise SystemExit(cli.main(['demo']))"
+    command = f"{sys.executable} -c \"{writer}\" | head -c 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "x", "")
