@@ -58,10 +58,10 @@ def trust(notebooks: Sequence[Path]) -> None:
         import nbformat
         from nbformat.sign import NotebookNotary
 
-        notary = NotebookNotary()
+        notary = NotebookNotary()  # type: ignore[no-untyped-call]
         for path in notebooks:
             if path.suffix == ".ipynb":
-                notary.sign(nbformat.read(path, as_version=4))
+                notary.sign(nbformat.read(path, as_version=4))  # type: ignore[no-untyped-call]
     except Exception as error:                              # a read-only home, a broken database: the lessons work without it
         print(f"the notebooks could not be marked as trusted ({error}); their pictures appear when you run the cells", file=sys.stderr)
 

@@ -28,7 +28,8 @@ def test_it_is_well_formed_says_its_numbers_and_has_an_opaque_ground():
     assert root.get("aria-label").endswith(
         "Contiguous: 3 run, 20 wait, 7 % of the slots hold tokens. Paged: 20 run, 0 wait, 85 % hold tokens.")
     ground = root.find("{http://www.w3.org/2000/svg}rect")
-    assert (ground.get("fill"), ground.get("width"), ground.get("height")) == ("#FFFFFF", root.get("width"), root.get("height"))
+    assert ground.get("fill") == "#FFFFFF"
+    assert root.get("viewBox") == f"0 0 {ground.get('width')} {ground.get('height')}"
 
 
 def test_the_contiguous_side_by_hand():
