@@ -25,7 +25,8 @@ lint() {
 unit() { "$VENV/bin/python" -m pytest -q -m 'not browser' tests --durations=10; }
 
 notebooks() {
-  CUDA_VISIBLE_DEVICES="" "$VENV/bin/python" -m pytest -q -p no:cacheprovider --nbval notebooks --nbval-sanitize-with tests/notebooks/sanitize.cfg
+  CUDA_VISIBLE_DEVICES="" "$VENV/bin/python" -m pytest -q -p no:cacheprovider --nbval notebooks --nbval-sanitize-with tests/notebooks/sanitize.cfg \
+    --nbval-cell-timeout=60
 }
 
 # The wheel in an environment of its own, and the demo from another folder: what a user gets who never sees the repository.

@@ -65,14 +65,6 @@ class BlockTable:
             self.blocks += new
         return new
 
-    def ready(self, start: int, stop: int) -> bool:
-        """Whether positions ``start .. stop - 1`` can be written as things are: their blocks are there and nobody else's."""
-        size, blocks, counts = self.block_size, self.blocks, self.pool.ref_counts
-        if stop > len(blocks) * size:
-            return False
-        first, last = start // size, (stop - 1) // size
-        return counts[blocks[first]] == 1 if first == last else all(counts[b] == 1 for b in blocks[first : last + 1])
-
     def shared_indexes(self, start: int, stop: int) -> list[int]:
         """Logical blocks that writing positions ``start .. stop - 1`` would touch and that another table refers to as well."""
         first, last = start // self.block_size, min(num_blocks_for(stop, self.block_size), len(self.blocks))

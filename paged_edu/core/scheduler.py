@@ -105,11 +105,14 @@ class Scheduler:
             self.emit(events.StepStarted(self.step))
         step = _Step()
         shares, budget = self._share_budget()
-        for request in list(self.running):
-            if request.status is not Status.RUNNING:        # preempted by an earlier request of this loop
+        for request, tokens in shares:
+            if request.status is not Status.RUNNING or not any(tokens):     # preempted earlier in this loop; no budget left
                 continue
-            tokens = shares[request.request_id]
-            if any(tokens) and self._reserve(request, tokens, step):
+            copies = self.manager.reserve(request.live, tokens)
+            if copies is None:
+                copies = self._make_room(request, tokens, step)
+            if copies is not None:
+                step.copies += copies
                 self._plan(request, tokens, step)
         if not step.preempted:                              # who has just stepped back is not overtaken
             self._admit(step, budget)
@@ -121,22 +124,25 @@ class Scheduler:
             self.emit(events.StepScheduled(self.step, {s.seq_id: len(s.token_ids) for s in output.scheduled}))
         return output
 
-    def _share_budget(self) -> tuple[dict[str, list[int]], int]:
-        """Tokens of each running request's branches in this step, and what is left of the budget."""
+    def _share_budget(self) -> tuple[list[tuple[Request, list[int]]], int]:
+        """The running requests, each with the tokens of its branches in this step, and what is left of the budget."""
         budget = self.config.max_num_batched_tokens
-        shares: dict[str, list[int]] = {}
-        catching_up = []
+        shares: list[tuple[Request, list[int]]] = []
+        catching_up = []                                    # places in ``shares``
         for request in self.running:
             left = 0
             for seq in request.live:
                 left += len(seq.token_ids) - seq.num_computed_tokens
             if left == len(request.live):                   # one token each: the decode step
-                shares[request.request_id] = [1] * left
+                shares.append((request, [1] * left))
                 budget -= left
             else:
-                catching_up.append(request)
-        for request in catching_up:
-            shares[request.request_id] = chunk = self._chunk(request, budget)
+                catching_up.append(len(shares))
+                shares.append((request, []))
+        for place in catching_up:
+            request = shares[place][0]
+            chunk = self._chunk(request, budget)
+            shares[place] = request, chunk
             budget -= sum(chunk)
         return shares, budget
 
@@ -160,20 +166,18 @@ class Scheduler:
             limit -= chunk[-1]
         return chunk
 
-    def _reserve(self, request: Request, tokens: list[int], step: _Step) -> bool:
-        """Find the blocks that ``request`` needs, taking them from the last in policy order; False if that is the request itself."""
-        while True:
-            copies = self.manager.reserve(request.live, tokens)
-            if copies is not None:
-                step.copies += copies
-                return True
+    def _make_room(self, request: Request, tokens: list[int], step: _Step) -> list[Copy] | None:
+        """Take blocks from the last in policy order until ``request`` has those that it needs; None if it is the last itself."""
+        while len(self.running) > 1:
             victim = self.running[-1]
-            if len(self.running) == 1:
-                self._exhausted(request, step)
-                return False
             self._preempt(victim, step)
             if victim is request:
-                return False
+                return None
+            copies = self.manager.reserve(request.live, tokens)
+            if copies is not None:
+                return copies
+        self._exhausted(request, step)
+        return None
 
     def _admit(self, step: _Step, budget: int) -> None:
         """Start waiting requests in policy order, as long as the first one finds a place, a token of the budget and its blocks."""
@@ -207,17 +211,18 @@ class Scheduler:
     def _plan(self, request: Request, tokens: list[int], step: _Step) -> None:
         """Write down what the branches of a request run. They sample when all of them have caught up."""
         manager, live = self.manager, request.live
-        left = 0
-        for seq in live:
-            left += len(seq.token_ids) - seq.num_computed_tokens
-        caught_up = sum(tokens) == left
+        caught_up = True
+        for seq, n in zip(live, tokens):
+            if seq.num_computed_tokens + n < len(seq.token_ids):
+                caught_up = False
         for seq, n in zip(live, tokens):
             if n:
                 start = seq.num_computed_tokens
-                step.scheduled.append(ScheduledSeq(
-                    request.request_id, seq.seq_id, seq.branch, tuple(seq.token_ids[start : start + n]), start,
-                    manager.slots(seq, start, start + n), tuple(manager.table(seq)), n - 1 if caught_up else None, int(caught_up),
-                ))
+                ids = (seq.token_ids[start],) if n == 1 else tuple(seq.token_ids[start : start + n])
+                step.scheduled.append(ScheduledSeq._make((              # the constructor takes twice as long
+                    request.request_id, seq.seq_id, seq.branch, ids, start,
+                    manager.slots(seq, start, start + n), tuple(manager.table(seq)), n - 1 if caught_up else None, 1 if caught_up else 0,
+                )))
 
     # -- the end of a step ---------------------------------------------------------------------------------------------------------
     def update(self, output: SchedulerOutput, result: StepResult) -> list[Sequence]:
@@ -242,6 +247,12 @@ class Scheduler:
         if request is None or branches[0].parent not in self.sequences:
             return                                          # aborted while the step ran; the id may be in use again
         live = request.live
+        if len(branches) == len(live) == 1 and branches[0].parent == live[0].seq_id:    # nearly always: no lists to compare
+            live[0].token_ids += branches[0].tokens
+            if self.emit is not None:
+                self.emit(events.TokensSampled(branches[0].parent, branches[0].tokens))
+            grown.append(live[0])
+            return
         if [branch.parent for branch in branches] != [seq.seq_id for seq in live]:
             raise ValueError(
                 f"request {request_id!r}: branches of {[b.parent for b in branches]} answer sequences {[seq.seq_id for seq in live]}"

@@ -72,7 +72,7 @@ class Sequence:
         return None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Request:
     """What a user asked for, as far as memory and scheduling are concerned."""
 
