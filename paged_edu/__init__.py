@@ -28,6 +28,8 @@ __all__ = ["LLM", "CompletionOutput", "Engine", "EngineConfig", "RequestOutput",
 
 
 def __getattr__(name: str) -> Any:
+    if name == "BeamSearchParams":
+        raise AttributeError("paged_edu.BeamSearchParams: beam search is not served yet")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)

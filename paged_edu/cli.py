@@ -30,6 +30,13 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{PROG}: {message} (see {self.prog} --help)\n")
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps each flag on one line, the long ones too."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -81,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         PROG, description="PagedAttention and the serving system around it: watch it work, then serve a small model with it.",
         epilog=f"examples:\n  {PROG} demo\n  {PROG} generate 'ROMEO:' --max-tokens 60\n  {PROG} bench scheduler --quick\n  {PROG} lab",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -94,7 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _command(commands: Any, name: str, run: Any, summary: str, examples: Sequence[str]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + ".", formatter_class=argparse.RawDescriptionHelpFormatter,
+        name, help=summary, description=summary[0].upper() + summary[1:] + ".", formatter_class=_HelpFormatter,
         epilog="examples:\n" + "\n".join(f"  {line}" for line in examples),
     )
     parser.set_defaults(run=run)
@@ -119,7 +126,7 @@ def _add_generate(commands: Any) -> None:
     ]).add_argument
     add("prompts", nargs="*", metavar="PROMPT", help="the prompts; without any: one a line from stdin")
     add("--file", metavar="FILE", help="read prompts from FILE, one a line; - is stdin")
-    add("--model", default="tiny-shakespeare", help="name, directory or hub name (default %(default)s)")
+    add("--model", default="tiny-shakespeare", help="name or directory (default %(default)s)")
     add("--max-tokens", type=int, default=128, metavar="N", help="at most N output tokens a prompt (default %(default)s)")
     add("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy (default %(default)g)")
     add("--top-p", type=float, default=1.0, metavar="P", help="the likeliest tokens that make up P (default %(default)g)")
@@ -128,8 +135,8 @@ def _add_generate(commands: Any) -> None:
     add("--seed", type=int, default=0, metavar="N", help="the same seed gives the same texts (default %(default)s)")
     add("--ignore-eos", action="store_true", help="go on after the model's end token")
     add("--block-size", type=int, default=16, metavar="N", help="tokens a block, 1 to 256 (default %(default)s)")
-    add("--num-gpu-blocks", type=int, metavar="N", help="blocks in the pool (default: what the memory allows)")
-    add("--max-model-len", type=int, metavar="N", help="longest prompt + output (default: the model's limit)")
+    add("--num-gpu-blocks-override", type=int, metavar="N", help="blocks in the pool (default: by memory)")
+    add("--max-model-len", type=int, metavar="N", help="longest request (default: the limit of the model)")
     add("--dtype", default="auto", help="float32, float64, float16, bfloat16 (default %(default)s)")
     add("--device", default="auto", help="cpu, cuda or cuda:1 (default %(default)s)")
     add("--json", action="store_true", help="one JSON object a line instead of text")
@@ -169,7 +176,7 @@ def _generate(args: argparse.Namespace) -> int:
     from .sampling.params import SamplingParams
 
     options = {
-        "model": args.model, "seed": args.seed, "block_size": args.block_size, "num_gpu_blocks_override": args.num_gpu_blocks,
+        "model": args.model, "seed": args.seed, "block_size": args.block_size, "num_gpu_blocks_override": args.num_gpu_blocks_override,
         "max_model_len": args.max_model_len, "dtype": args.dtype, "device": args.device,
     }
     EngineConfig(**options)                         # what is wrong with the options is said before torch is imported

@@ -18,7 +18,8 @@ class EngineConfig:
     skip_tokenizer_init: bool = False
     """Load no tokenizer: prompts are token ids, outputs have no text."""
     dtype: str = "auto"
-    """"auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "float64", "float16" or "bfloat16"."""
+    """"auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "float64", "float16", "bfloat16"; "float" and "half" are
+    float32 and float16."""
     seed: int = 0
     """Seed of the requests that bring none of their own."""
     max_model_len: int | None = None
@@ -30,7 +31,7 @@ class EngineConfig:
     num_gpu_blocks_override: int | None = None
     """Exactly that many blocks, whatever the memory says."""
     swap_space: float = 0.0
-    """Host memory for swapped-out blocks [GiB]."""
+    """Host memory for swapped-out blocks [GiB]; not served yet, so 0."""
     max_num_seqs: int = 256
     """Sequences that may run at the same time."""
     max_num_batched_tokens: int | None = None
@@ -38,27 +39,35 @@ class EngineConfig:
     long_prefill_token_threshold: int = 0
     """Longest chunk of a prompt in one step; 0: only the budget bounds it."""
     enable_prefix_caching: bool | None = None
+    """None: on where the manager can. Not served yet, so None means off and True is refused."""
     enable_chunked_prefill: bool = True
+    """Whether a prompt may be computed in several steps; if not, it waits until it fits one step whole."""
     preemption_mode: str = "auto"
+    """How a preempted request comes back: "recompute", which is also what "auto" does today; "swap" is not served yet."""
     watermark: float = 0.0
     """Share of the blocks that admission keeps free for the requests that run."""
     scheduling_policy: str = "fcfs"
+    """First come, first served; "priority" is not served yet."""
     kv_cache_dtype: str = "auto"
-    """"auto": the model's dtype."""
+    """"auto": the model's dtype; nothing else is served yet."""
     quantization: str | None = None
+    """Not served yet."""
     enforce_eager: bool = False
     """No CUDA graphs. Today every step runs eagerly."""
     tensor_parallel_size: int = 1
+    """Devices that share a model; 1 is all that is served yet."""
     device: str = "auto"
     """"auto" (CUDA if there is one), "cpu", "cuda" or "cuda:1"."""
     attention_backend: str = "auto"
+    """"reference", which is also what "auto" chooses today."""
     kv_manager: str = "paged"
+    """"paged", the paper's; what came before it is not served yet."""
 
     def __post_init__(self) -> None:
         for name in ("model", "dtype", "device"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"{name} must be a non-empty string, not {getattr(self, name)!r}")
-        checks.one_of("dtype", self.dtype, ("auto", "float32", "float64", "float16", "bfloat16"))
+        checks.one_of("dtype", self.dtype, ("auto", "float32", "float64", "float16", "bfloat16", "float", "half"))
         checks.integer("seed", self.seed, 0, 2**64 - 1)
         if self.max_model_len is not None:
             checks.integer("max_model_len", self.max_model_len, 2)

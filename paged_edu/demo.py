@@ -212,7 +212,7 @@ def serve(llm: LLM, on_step: Callable[[Recorder], None] | None = None, prompts: 
         for seed, (request_id, prompt) in enumerate(zip(ids, prompts, strict=True)):
             engine.add_request(request_id, prompt, SamplingParams(temperature=TEMPERATURE, max_tokens=MAX_TOKENS, seed=seed))
         while engine.has_unfinished_requests():
-            outputs |= {output.request_id: output for output in engine.step_finished()}
+            outputs |= {output.request_id: output for output in engine.step(finished_only=True)}
             if on_step is not None:
                 on_step(recorder)
     finally:

@@ -6,6 +6,9 @@ says the same. A block is the letter and a gauge of its filled slots; free block
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -240,12 +243,15 @@ def print_numbers(console: Console, result: demo.DemoResult) -> None:
 
 
 def print_next(console: Console) -> None:
-    """How to go on."""
+    """How to go on, in words that work where the demo was started: the environment may not be on the PATH."""
+    here = "" if shutil.which("paged-edu") else f"{Path(sys.executable).parent}{os.sep}"
+    if here.startswith(str(Path.cwd())):
+        here = f"{Path(here).relative_to(Path.cwd())}{os.sep}"
     missing = [name for name in ("jupyterlab", "ipywidgets", "anywidget", "plotly") if find_spec(name) is None]
     console.print("\nThe notebooks show how it works, block by block:", markup=False)
     if missing:
-        console.print("  pip install 'paged-edu[lab]'", markup=False)
-    console.print("  paged-edu lab\n", markup=False)
+        console.print(f"  {here}pip install 'paged-edu[lab]'", markup=False)
+    console.print(f"  {here}paged-edu lab\n", markup=False)
 
 
 def run(*, live: bool = True, speed: float = 25.0, everything: bool = False, json_file: Path | None = None) -> int:

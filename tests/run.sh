@@ -10,6 +10,7 @@ VENV=${VENV:-.venv}
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PIP_DISABLE_PIP_VERSION_CHECK=1
 stages=${*:-install lint unit notebooks wheel browser}
 summary=""
+trap 'printf "\nstage       time\n%s" "$summary"' EXIT
 
 install() {
   "$PYTHON" -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}" if sys.version_info < (3, 11) else 0)'
@@ -46,7 +47,7 @@ for stage in $stages; do
   case $stage in install|lint|unit|notebooks|wheel|browser) ;; *) echo "no such stage: $stage" >&2; exit 2 ;; esac
   echo "== $stage"
   start=$SECONDS
+  summary+="$stage"$'\t'"    began, did not end"$'\n'
   "$stage"
-  summary+=$(printf '%-10s %5d s' "$stage" $((SECONDS - start)))$'\n'
+  summary=${summary%"$stage"$'\t'*}$(printf '%-10s %5d s' "$stage" $((SECONDS - start)))$'\n'
 done
-printf '\nstage       time\n%s' "$summary"

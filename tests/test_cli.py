@@ -13,7 +13,7 @@ from paged_edu import __version__, cli
 COMMANDS = {
     ("demo",): ["--no-live", "--speed", "--fast", "--all", "--json"],
     ("generate",): ["--model", "--max-tokens", "--temperature", "--top-p", "--top-k", "--min-p", "--seed", "--ignore-eos", "--block-size",
-                    "--num-gpu-blocks", "--max-model-len", "--dtype", "--device", "--file", "--json"],
+                    "--num-gpu-blocks-override", "--max-model-len", "--dtype", "--device", "--file", "--json"],
     ("bench", "scheduler"): ["--quick", "--json"],
     ("lab",): ["--no-browser", "--copy-only"],
 }
@@ -58,7 +58,7 @@ def test_help_and_version_import_nothing_heavy():
     (["generate", "x", "--top-p", "0"], ["top_p", "above 0", "at most 1"]),
     (["generate", "x", "--max-tokens", "0"], ["max_tokens", "at least 1", "not 0"]),
     (["generate", "x", "--block-size", "0"], ["block_size", "between 1 and 256", "not 0"]),
-    (["generate", "x", "--num-gpu-blocks", "0"], ["num_gpu_blocks_override", "at least 1", "not 0"]),
+    (["generate", "x", "--num-gpu-blocks-override", "0"], ["num_gpu_blocks_override", "at least 1", "not 0"]),
     (["generate", "x", "--seed", "-1"], ["seed", "between 0", "not -1"]),
     (["generate", "x", "--dtype", "int3"], ["dtype", "'int3'", "'float32'"]),
     (["generate", "x", "--no-such-flag"], ["--no-such-flag"]),
@@ -108,7 +108,7 @@ def test_a_model_that_the_hub_does_not_give(capsys, monkeypatch):
 
 
 def test_generate_json_round_trip(capsys):
-    argv = ["generate", "ROMEO:", "First Citizen:\nWe are", "--max-tokens", "6", "--temperature", "0.8", "--num-gpu-blocks", "8"]
+    argv = ["generate", "ROMEO:", "First Citizen:\nWe are", "--max-tokens", "6", "--temperature", "0.8", "--num-gpu-blocks-override", "8"]
     code, out, _ = run(capsys, *argv, "--seed", "3", "--json")
     assert code == 0
     rows = [json.loads(line) for line in out.splitlines()]
@@ -156,7 +156,7 @@ def test_prompts_from_a_file(capsys, tmp_path):
 
 def test_a_warning_is_one_line(capsys):
     """A request that fills the pool alone ends early; the user reads why."""
-    code, out, err = run(capsys, "generate", "ROMEO:", "--num-gpu-blocks", "1", "--block-size", "4", "--ignore-eos", "--json")
+    code, out, err = run(capsys, "generate", "ROMEO:", "--num-gpu-blocks-override", "1", "--block-size", "4", "--ignore-eos", "--json")
     assert code == 0
     assert json.loads(out)["stop_reason"] == "kv_pool"
     warning = next(line for line in err.splitlines() if "warning" in line)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from paged_edu.core.plan import Copy
+from ..core.plan import Copy
 
 LayerCache = tuple[Tensor, ...]
 """One layer: ``(keys, values)``, each ``[num_blocks, num_kv_heads, block_size, head_dim]``."""

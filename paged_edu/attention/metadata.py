@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from paged_edu.core.plan import ScheduledSeq
+from ..core.plan import ScheduledSeq
 
 PAD_BLOCK = 0
 """Fills the unused end of a block table row: a valid id, so that a kernel may load a whole row before it masks by ``seq_lens``."""

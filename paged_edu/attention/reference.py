@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paged_edu.attention.cache import LayerCache, write
-from paged_edu.attention.metadata import AttentionMetadata
+from .cache import LayerCache, write
+from .metadata import AttentionMetadata
 
 
 def attend(
@@ -28,7 +28,7 @@ def attend(
     the softmax.
 
     It always writes the new keys and values first and then reads everything through the block table, the new ones too, so that a
-    prompt gives the same result whole or in chunks, cold or from the prefix cache. Slots past ``seq_len`` are never read.
+    prompt gives the same result whole or in chunks, cold or from the prefix cache. What lies past ``seq_len`` never enters the softmax.
 
     Raises ValueError for head counts that don't divide or a window below 1.
     """

@@ -16,11 +16,6 @@ def num_blocks_for(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
 
 
-def last_block_fill(num_tokens: int, block_size: int) -> int:
-    """Filled slots of the last block: 1 to ``block_size``; 0 for an empty sequence, which has no last block."""
-    return (num_tokens - 1) % block_size + 1 if num_tokens else 0
-
-
 def block_fills(num_tokens: int, block_size: int, num_blocks: int) -> Iterator[int]:
     """Filled slots of each of the first ``num_blocks`` logical blocks of a sequence with ``num_tokens`` tokens in the cache."""
     for index in range(num_blocks):
@@ -56,7 +51,7 @@ class BlockTable:
 
     def blocks_needed(self, num_tokens: int) -> int:
         """New blocks that the table needs before it can hold ``num_tokens`` tokens."""
-        return max(0, -(-num_tokens // self.block_size) - len(self.blocks))
+        return max(0, num_blocks_for(num_tokens, self.block_size) - len(self.blocks))
 
     def grow(self, num_tokens: int) -> list[int] | None:
         """Append the blocks that ``num_tokens`` tokens need; returns them, or None and nothing changed when too few are free."""

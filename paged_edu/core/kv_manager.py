@@ -70,7 +70,10 @@ class KVManager(Protocol):
         ...
 
     def reserve(self, seqs: Seq[Sequence], num_new: Seq[int], lookahead: int = 0) -> list[Copy] | None:
-        """Room for the next ``num_new[i]`` tokens of each sequence, for all of them or for none (None); the copy-on-write that this needs."""
+        """Room for the next ``num_new[i]`` tokens of each sequence, for all of them or for none (None).
+
+        ``lookahead``: slots beyond that, for draft tokens. Returns the copy-on-write that the writes need (Paper §4.4).
+        """
         ...
 
     def commit(self, seq: Sequence, num_computed: int) -> None:
@@ -138,7 +141,7 @@ class PagedKVManager:
         self.tables: dict[int, BlockTable] = {}
         self._sequences: dict[int, Sequence] = {}
 
-    # -- admission -----------------------------------------------------------------------------------------------------------------
+    # -- admission (what each method promises: `KVManager`) ------------------------------------------------------------------------
     def status(self, request: Request) -> AllocStatus:
         need = sum(num_blocks_for(seq.num_tokens, self.block_size) for seq in request.live)
         if need > self.num_blocks:
@@ -239,7 +242,7 @@ class PagedKVManager:
         longest: dict[int, int] = {}    # physical block -> slots that will hold one if its requests run to their longest
         for seq_id, table in self.tables.items():
             seq = self._sequences[seq_id]
-            # The keys of the last sampled token are never written: it is not the query of a later step.
+            # The last sampled token is never a query, so its keys and values are never written.
             end = max(seq.num_tokens, len(seq.request.prompt_token_ids) + seq.request.max_tokens - 1)
             now = block_fills(seq.num_computed_tokens, self.block_size, len(table))
             later = block_fills(end, self.block_size, len(table))

@@ -47,7 +47,8 @@ class Scheduler:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.num_running_seqs = 0
-        self._arrivals = count()
+        self.num_arrived = 0
+        """Requests ever queued; the next one's place in the order of arrival."""
         self._seq_ids = count()
 
     # -- requests come and go ------------------------------------------------------------------------------------------------------
@@ -71,7 +72,8 @@ class Scheduler:
                 f"request {request.request_id!r}: the prompt has {length} tokens and needs {-(-length // size)} blocks of {size}; "
                 f"the pool has {blocks}"
             )
-        request.arrival_index = next(self._arrivals)
+        request.arrival_index = self.num_arrived
+        self.num_arrived += 1
         request.status = Status.WAITING
         self.requests[request.request_id] = request
         self.sequences[seq.seq_id] = seq
@@ -104,8 +106,8 @@ class Scheduler:
         if self.emit is not None:
             self.emit(events.StepStarted(self.step))
         step = _Step()
-        shares, budget = self._share_budget()
-        for request, tokens in shares:
+        grants, budget = self._split_budget()
+        for request, tokens in grants:
             if request.status is not Status.RUNNING or not any(tokens):     # preempted earlier in this loop; no budget left
                 continue
             copies = self.manager.reserve(request.live, tokens)
@@ -124,27 +126,27 @@ class Scheduler:
             self.emit(events.StepScheduled(self.step, {s.seq_id: len(s.token_ids) for s in output.scheduled}))
         return output
 
-    def _share_budget(self) -> tuple[list[tuple[Request, list[int]]], int]:
+    def _split_budget(self) -> tuple[list[tuple[Request, list[int]]], int]:
         """The running requests, each with the tokens of its branches in this step, and what is left of the budget."""
         budget = self.config.max_num_batched_tokens
-        shares: list[tuple[Request, list[int]]] = []
-        catching_up = []                                    # places in ``shares``
+        grants: list[tuple[Request, list[int]]] = []
+        catching_up = []                                    # places in ``grants``
         for request in self.running:
             left = 0
             for seq in request.live:
                 left += len(seq.token_ids) - seq.num_computed_tokens
             if left == len(request.live):                   # one token each: the decode step
-                shares.append((request, [1] * left))
+                grants.append((request, [1] * left))
                 budget -= left
             else:
-                catching_up.append(len(shares))
-                shares.append((request, []))
+                catching_up.append(len(grants))
+                grants.append((request, []))
         for place in catching_up:
-            request = shares[place][0]
+            request = grants[place][0]
             chunk = self._chunk(request, budget)
-            shares[place] = request, chunk
+            grants[place] = request, chunk
             budget -= sum(chunk)
-        return shares, budget
+        return grants, budget
 
     def _chunk(self, request: Request, budget: int) -> list[int]:
         """Tokens that each branch computes, at most ``budget`` together.
@@ -167,7 +169,10 @@ class Scheduler:
         return chunk
 
     def _make_room(self, request: Request, tokens: list[int], step: _Step) -> list[Copy] | None:
-        """Take blocks from the last in policy order until ``request`` has those that it needs; None if it is the last itself."""
+        """Take blocks from the last in policy order until ``request`` has those that it needs.
+
+        None: it must step back itself (it is the last), or it has ended (it was alone in a full pool).
+        """
         while len(self.running) > 1:
             victim = self.running[-1]
             self._preempt(victim, step)

@@ -20,7 +20,7 @@ from ..core.scheduler import Scheduler
 from ..core.sequence import Request
 from ..core.sequence import Sequence as CoreSequence
 from ..sampling.params import SamplingParams
-from ..sampling.sampler import SamplingState
+from ..sampling.sampler import BrokenLogitsError, SamplingState
 from .outputs import CompletionOutput, RequestMetrics, RequestOutput
 from .runner import Runner
 
@@ -137,25 +137,26 @@ class Engine:
         return len(self._records)
 
     # -- the loop ------------------------------------------------------------------------------------------------------------------
-    def step(self) -> list[RequestOutput]:
-        """One iteration; the requests that grew or ended, each with everything so far. Nothing to do: an empty list."""
-        grown = self._advance()
-        return self._take_kept() + [self._leave(r) if r.finished else self._output(self._records[r.request_id]) for r in grown]
+    def step(self, *, finished_only: bool = False) -> list[RequestOutput]:
+        """One iteration; the requests that grew or ended, each with everything so far. Nothing to do: an empty list.
 
-    def step_finished(self) -> list[RequestOutput]:
-        """Like `step`, but only the requests that ended: no text is made that nobody reads."""
+        ``finished_only``: leave out those that go on, so that no text is made that nobody reads.
+        """
         grown = self._advance()
-        return self._take_kept() + [self._leave(request) for request in grown if request.finished]
+        outputs, self._kept = self._kept, []
+        for request in grown:
+            if request.finished:
+                outputs.append(self._leave(request))
+            elif not finished_only:
+                outputs.append(self._output(self._records[request.request_id]))
+        return outputs
 
     def keep(self, outputs: Sequence[RequestOutput]) -> None:
-        """Give finished outputs back that somebody else waits for: the next `step` returns them."""
+        """Hand back outputs of ended requests that the caller did not add; the next `step` returns them first."""
         self._kept += outputs
 
-    def _take_kept(self) -> list[RequestOutput]:
-        kept, self._kept = self._kept, []
-        return kept
-
     def _advance(self) -> list[Request]:
+        """Schedule, execute, update; the requests that grew or ended."""
         if not self.scheduler.has_unfinished() and not self._ended:
             return []
         output = self.scheduler.schedule()
@@ -163,10 +164,15 @@ class Engine:
         self._note_plan(output)
         try:
             result = self.runner.execute(output, self._sampling) if output.scheduled else StepResult()
+        except BrokenLogitsError as error:
+            self.scheduler.roll_back(output)
+            self._drop(error)                   # the others are computed again and go on
+            grown = []
         except BaseException:
             self.scheduler.roll_back(output)    # an error or Ctrl-C in mid-step: what it would have computed is computed again
             raise
-        grown = self._note_tokens(self.scheduler.update(output, result))
+        else:
+            grown = self._grown_requests(self.scheduler.update(output, result))
         ended, self._ended = self._ended, []
         return ended + grown
 
@@ -186,7 +192,15 @@ class Engine:
                 f"{manager.num_blocks} blocks of {manager.block_size} tokens (stop_reason 'kv_pool')", RuntimeWarning, stacklevel=4,
             )
 
-    def _note_tokens(self, sequences: list[CoreSequence]) -> list[Request]:
+    def _drop(self, error: BrokenLogitsError) -> None:
+        """A model that gives NaN for a request would give it again: the request ends, with what it has."""
+        warnings.warn(f"{error}: they end with finish_reason 'abort'", RuntimeWarning, stacklevel=5)
+        for request_id in error.request_ids:
+            self.scheduler.abort(request_id)
+            self._ended.append(self._records[request_id].request)
+
+    def _grown_requests(self, sequences: list[CoreSequence]) -> list[Request]:
+        """The requests of ``sequences``; notes when each of them got its first token."""
         now = self.clock()
         requests: dict[str, Request] = {}
         for seq in sequences:

@@ -1,96 +1,22 @@
-"""LLM: generate text from a list of prompts, with one call. Builds an `Engine` from an `EngineConfig`, feeds it and collects the outputs."""
+"""LLM: generate text from a list of prompts, with one call. It feeds an `Engine`, steps it and collects the outputs."""
 from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from ..attention import reference
-from ..attention.cache import KVCache, bytes_per_block
 from ..checks import known_keywords
 from ..config import EngineConfig
-from ..core.kv_manager import MemoryReport, PagedKVManager
-from ..core.scheduler import Scheduler, SchedulerConfig
-from ..model.loader import choose_dtype, load_model, load_spec, resolve
+from ..core.kv_manager import MemoryReport
 from ..sampling.params import SamplingParams
-from ..sampling.sampler import Sampler
+from .build import build_engine
 from .engine import Engine, Prompt
-from .memory import MemoryPlan, plan_blocks
 from .outputs import RequestOutput
 from .runner import ModelRunner
-
-
-def choose_device(device: str) -> torch.device:
-    """"auto" is CUDA where there is one; raises ValueError for a device that torch does not know or does not have."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"device={device!r}: {str(error).splitlines()[0]}") from error
-    if chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', not {device!r}")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device={device!r}: torch sees {torch.cuda.device_count()} CUDA devices")
-    return chosen
-
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
-
-
-def load_tokenizer(path: Path) -> Any:
-    """The tokenizer in a local folder. transformers makes an empty one up where the files are missing: that is an error here."""
-    from transformers import AutoTokenizer
-
-    if not any((path / name).is_file() for name in TOKENIZER_FILES):
-        raise ValueError(f"no tokenizer in {path}: none of {', '.join(TOKENIZER_FILES)}; pass tokenizer=..., or skip_tokenizer_init=True")
-    try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"no tokenizer could be loaded from {path}: {str(error).splitlines()[0]}") from error
-
-
-def build_engine(config: EngineConfig) -> tuple[Engine, MemoryPlan]:
-    """Load model and tokenizer, size the pool, and put scheduler and runner together."""
-    path = resolve(config.model)
-    spec = load_spec(path)
-    device = choose_device(config.device)
-    dtype = choose_dtype(config.dtype, spec, device)
-    max_model_len = config.max_model_len if config.max_model_len is not None else spec.max_positions
-    if max_model_len > spec.max_positions:
-        raise ValueError(f"max_model_len is {max_model_len}; {config.model} has positions for {spec.max_positions} tokens")
-    limits = scheduler_config(config, max_model_len)
-    tokenizer = None
-    if not config.skip_tokenizer_init:
-        tokenizer = load_tokenizer(resolve(config.tokenizer) if config.tokenizer is not None else path)
-    model, spec = load_model(path, dtype, device)
-    # A tied head is one tensor under two names: count storages.
-    weights = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in (*model.parameters(), *model.buffers())}
-    block_bytes = bytes_per_block(spec.num_layers, spec.num_kv_heads, config.block_size, spec.head_dim, dtype)
-    plan = plan_blocks(config, max_model_len, block_bytes, sum(weights.values()), device)
-    cache = KVCache(spec.num_layers, plan.num_blocks, spec.num_kv_heads, config.block_size, spec.head_dim, dtype, device)
-    manager = PagedKVManager(plan.num_blocks, config.block_size, config.watermark)
-    sampler = Sampler(vocab_limit=spec.vocab_size if tokenizer is None else min(spec.vocab_size, len(tokenizer)))
-    runner = ModelRunner(model, cache, config.block_size, reference.attend, sampler, device)
-    engine = Engine(
-        Scheduler(limits, manager), runner, tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids, seed=config.seed,
-    )
-    return engine, plan
-
-
-def scheduler_config(config: EngineConfig, max_model_len: int) -> SchedulerConfig:
-    """The scheduler's limits; an unset token budget is 2048, or more where the other options need more."""
-    budget = config.max_num_batched_tokens
-    if budget is None:
-        budget = max(2048, config.max_num_seqs, 0 if config.enable_chunked_prefill else max_model_len)
-    return SchedulerConfig(
-        max_model_len, config.max_num_seqs, budget, config.long_prefill_token_threshold, config.enable_chunked_prefill,
-    )
 
 
 class LLM:
@@ -99,7 +25,9 @@ class LLM:
     >>> with LLM("tiny-shakespeare") as llm:
     ...     print(llm.generate("ROMEO:", SamplingParams(max_tokens=40, seed=1))[0].outputs[0].text)
 
-    ``options`` are those of `EngineConfig`; an unknown one raises TypeError. `close` gives the memory back, in a notebook too.
+    ``options`` are those of `EngineConfig`; an unknown one raises TypeError, a bad value ValueError, what is not served yet `UnsupportedError`, a
+    model that cannot be loaded `ModelLoadError`. `config` and `memory_plan` say what was asked for and what the pool became. `close` gives
+    the memory back, in a notebook too.
     """
 
     def __init__(self, model: str = "tiny-shakespeare", **options: Any) -> None:
@@ -115,6 +43,11 @@ class LLM:
         if self._engine is None:
             raise RuntimeError("this LLM is closed")
         return self._engine
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("chat", "stream", "beam_search"):
+            raise AttributeError(f"LLM.{name} is not served yet; today: generate")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def tokenizer(self) -> Any:
@@ -155,7 +88,7 @@ class LLM:
         with tqdm(total=len(ids), desc="Processed prompts", unit="prompt", disable=not use_tqdm, dynamic_ncols=True) as bar:
             tokens = 0
             while len(outputs) < len(ids):
-                for output in engine.step_finished():
+                for output in engine.step(finished_only=True):
                     if output.request_id not in ids:
                         others.append(output)
                     else:

@@ -13,6 +13,9 @@ from ..core.block_table import num_blocks_for
 CPU_SHARE = 0.5
 """Of the memory that is free on a machine without a GPU, the engine plans with this share: the rest belongs to the reader's other programs."""
 
+FREE_SHARE = 0.9
+"""Of what is free, at most this share becomes cache: other programs may hold memory too, and a step needs room for activations."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -71,12 +74,13 @@ def plan_blocks(config: EngineConfig, max_model_len: int, bytes_per_block: int, 
                 f"{mib(free)} are free on {device}, enough for {free // bytes_per_block} blocks"
             )
         return MemoryPlan(config.num_gpu_blocks_override, bytes_per_block, weight_bytes, budget)
-    blocks = (budget - weight_bytes) // bytes_per_block
+    blocks = min(budget - weight_bytes, int(free * FREE_SHARE)) // bytes_per_block
     if blocks < 1:
         smallest = (weight_bytes + bytes_per_block) / max(1, base)
         raise ValueError(
             f"gpu_memory_utilization={config.gpu_memory_utilization} leaves no room for the KV cache on {device}: the budget is {mib(budget)}, "
-            f"the weights take {mib(weight_bytes)} and a block {mib(bytes_per_block)}; the smallest value that works is {smallest:.4f}"
+            f"the weights take {mib(weight_bytes)}, a block {mib(bytes_per_block)}, and {mib(free)} are free; "
+            f"the smallest value that works is {smallest:.4f}"
         )
     most_useful = config.max_num_seqs * num_blocks_for(max_model_len, config.block_size)
     return MemoryPlan(min(blocks, most_useful), bytes_per_block, weight_bytes, budget)

@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 
 from ..attention.cache import KVCache
-from ..attention.metadata import build_input
+from ..attention.metadata import Attend, build_input
+from ..checks import UnsupportedError
 from ..core.plan import Branch, SchedulerOutput, StepResult
 from ..model.spec import CausalLM
 from ..sampling.sampler import Sampler, SampleRow, SamplingState
@@ -26,15 +27,17 @@ class Runner(Protocol):
 
 
 class ModelRunner:
-    """Runs the plan on a torch model, on whatever device its weights are."""
+    """Runs the plan on a torch model.
+
+    ``model`` and ``cache`` are on ``device``; ``attend`` is the attention backend; ``clock`` gives seconds.
+    """
 
     def __init__(
-        self, model: CausalLM, cache: KVCache, block_size: int, attend: Callable[..., torch.Tensor], sampler: Sampler,
-        device: torch.device, clock: Callable[[], float] = time.perf_counter,
+        self, model: CausalLM, cache: KVCache, attend: Attend, sampler: Sampler, device: torch.device,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model: CausalLM | None = model
         self.cache: KVCache | None = cache
-        self.block_size = block_size
         self.attend = attend
         self.sampler = sampler
         self.device = device
@@ -44,12 +47,14 @@ class ModelRunner:
     def execute(self, output: SchedulerOutput, sampling: Mapping[str, SamplingState]) -> StepResult:
         if self.model is None or self.cache is None:
             raise RuntimeError("this runner is closed")
+        if output.swap_out or output.swap_in or any(item.num_samples > 1 for item in output.scheduled):
+            raise UnsupportedError(f"step {output.step} swaps blocks or samples several branches at once, which is not served yet")
         start = self.clock()
         if output.copies:
             self.cache.copy_blocks(output.copies)
         if not output.scheduled:
             return StepResult(elapsed=self.clock() - start)
-        batch = build_input(output.scheduled, self.block_size, self.device)
+        batch = build_input(output.scheduled, self.cache.block_size, self.device)
         hidden = self.model(batch.input_ids, batch.positions, self.cache, batch.meta, self.attend)
         branches: dict[str, tuple[Branch, ...]] = {}
         sampled = [item for item in output.scheduled if item.num_samples]

@@ -13,10 +13,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paged_edu.attention.cache import LayerCache
-from paged_edu.attention.metadata import Attend, AttentionMetadata
-from paged_edu.model.layers import Conv1D, Embedding, Linear, activation
-from paged_edu.model.spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, read_int
+from ..attention.cache import LayerCache
+from ..attention.metadata import Attend, AttentionMetadata
+from .layers import Conv1D, Embedding, Linear, activation
+from .spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, read_int
 
 # The causal mask that old checkpoints store with each layer. "h.0.attn.c_attn.bias" is a real bias: match the whole name.
 _MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paged_edu.model.spec import ModelLoadError
+from .spec import ModelLoadError
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from paged_edu.model.gpt2 import GPT2
-from paged_edu.model.spec import CausalLM, ModelLoadError, ModelSpec
+from .gpt2 import GPT2
+from .spec import CausalLM, ModelLoadError, ModelSpec
 
 __all__ = ["ARCHITECTURES", "ModelLoadError", "ModelSpec", "choose_dtype", "load_model", "load_spec", "resolve"]
 
@@ -232,7 +232,7 @@ def _checkpoint_dtype(path: Path, config: Mapping[str, Any]) -> torch.dtype:
     name = config.get("dtype") or config.get("torch_dtype")
     if name is not None:
         if (dtype := DTYPES.get(str(name).removeprefix("torch."))) is None:
-            raise ModelLoadError(f"{path}: checkpoint dtype {name!r} is not one of {', '.join(DTYPES)}")
+            raise ModelLoadError(f"{path}: checkpoint dtype {name!r} is not one of {', '.join([*DTYPES, *_ALIASES])}")
         return dtype
     for file in sorted(path.glob("*.safetensors")):
         with _open(file) as tensors:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paged_edu.attention.cache import KVCache, LayerCache
-from paged_edu.attention.metadata import Attend, AttentionMetadata
+from ..attention.cache import KVCache, LayerCache
+from ..attention.metadata import Attend, AttentionMetadata
 
 LayerCaches = KVCache | Sequence[LayerCache]
 """``cache[layer]`` is a layer's ``(keys, values)``."""

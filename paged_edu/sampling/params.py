@@ -10,7 +10,7 @@ from ..checks import UnsupportedError
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How to sample, in this order: bias, penalties, temperature, top-k, top-p, min-p.
+    """How to sample, in this order: bias and penalties (not served yet), temperature, top-k, top-p, min-p.
 
     ``temperature=0`` is greedy. Without a ``seed`` the engine derives one from its own. Raises ValueError, with the value and its limits,
     for NaN, infinite, negative or otherwise impossible values, and `UnsupportedError` for what is not served yet.
@@ -19,6 +19,7 @@ class SamplingParams:
     n: int = 1
     """Output sequences a request."""
     temperature: float = 1.0
+    """Divides the logits; 0: always the most probable token."""
     top_p: float = 1.0
     """Keep the most probable tokens that together reach this probability; above 0, at most 1."""
     top_k: int = 0
@@ -26,11 +27,13 @@ class SamplingParams:
     min_p: float = 0.0
     """Keep tokens with at least this share of the most probable one's probability."""
     presence_penalty: float = 0.0
+    """Not served yet, like the next two; at their defaults they do nothing."""
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     seed: int | None = None
     """Same seed, same prompt: same tokens, whatever shares the batch and whether the request was preempted."""
     stop: str | Sequence[str] | None = None
+    """Not served yet: strings that end the output."""
     stop_token_ids: Sequence[int] | None = None
     """Tokens that end the output besides the model's own end tokens."""
     ignore_eos: bool = False
@@ -40,6 +43,7 @@ class SamplingParams:
     max_tokens: int = 16
     """At most that many output tokens; at least 1."""
     logprobs: int | None = None
+    """Not served yet, like the next three."""
     prompt_logprobs: int | None = None
     logit_bias: dict[int, float] | None = None
     include_stop_str_in_output: bool = False

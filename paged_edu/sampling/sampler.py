@@ -16,6 +16,14 @@ from torch import Tensor
 from .params import SamplingParams
 
 
+class BrokenLogitsError(FloatingPointError):
+    """The model gave NaN or infinity where a token was to be sampled. ``request_ids`` says for whom."""
+
+    def __init__(self, request_ids: Sequence[str]) -> None:
+        super().__init__(f"the logits of {', '.join(request_ids)} are not finite")
+        self.request_ids = tuple(dict.fromkeys(request_ids))
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingState:
     """What the sampler has to know of a request, besides the logits."""
@@ -40,7 +48,10 @@ class SampleRow:
 
 
 class UniformNumbers:
-    """Uniform numbers in [0, 1) at any (seed, branch, position, draw), from numpy's Philox 4x64."""
+    """Uniform numbers in [0, 1) at any (seed, branch, position, draw), from numpy's Philox 4x64.
+
+    ``draw`` tells several numbers for the same token apart; plain sampling uses number 0.
+    """
 
     def __init__(self) -> None:
         self._generator = np.random.Philox(key=np.zeros(2, dtype=np.uint64))
@@ -91,14 +102,13 @@ class Sampler:
         self._uniform = UniformNumbers()
 
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
-        """One token for each row of ``logits`` ``[R, V]``. Raises FloatingPointError that names the request if a row has no finite maximum."""
+        """One token for each row of ``logits`` ``[R, V]``. Raises BrokenLogitsError if a row has no finite maximum."""
         logits = logits[:, : self.vocab_limit]
         logits = logits if logits.dtype == torch.float64 else logits.float()
         logits = self._ban(logits, rows)
         best, tokens = logits.max(-1)
         if not bool(best.isfinite().all()):
-            broken = [rows[i].request_id for i in (~best.isfinite()).nonzero()[:, 0].tolist()]
-            raise FloatingPointError(f"the logits of {', '.join(broken)} are not finite")
+            raise BrokenLogitsError([rows[i].request_id for i in (~best.isfinite()).nonzero()[:, 0].tolist()])
         random = [i for i, row in enumerate(rows) if not row.state.params.greedy]
         if random:
             index = torch.tensor(random, device=logits.device)

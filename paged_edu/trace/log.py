@@ -61,7 +61,7 @@ class EventLog:
             chunk = _Chunk(self.state.copy(), self.last_step + 1)
             self._chunks.append(chunk)
         chunk.steps.append([])
-        while len(self._chunks) > 1 and self.last_step - self.first_step - len(self._chunks[0].steps) + 1 >= self.max_steps:
+        while len(self._chunks) > 1 and self.last_step - self._chunks[1].first + 1 >= self.max_steps:      # enough without the oldest
             self._chunks.popleft()
 
     @property
@@ -101,7 +101,7 @@ class EventLog:
 
     # -- files ---------------------------------------------------------------------------------------------------------------------
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the log as JSON lines: a header, the start state's size, one event a line. Needs a log that starts empty and whole."""
+        """Write the log as JSON lines: a header with the pool's size, then one event a line. Needs a log that starts empty and whole."""
         start = self._chunks[0].snapshot
         if start.requests:
             raise ValueError(f"the log starts at step {start.step} with {len(start.requests)} unfinished requests; save one that started empty")

@@ -172,5 +172,5 @@ class TraceState:
             for seq in request.live:
                 blocks = list(manager.table(seq)) if manager.holds(seq) else []
                 state.sequences[seq.seq_id] = SequenceState(request.request_id, list(seq.token_ids), seq.num_computed_tokens, blocks)
-        state.num_arrived = max((r.arrival for r in state.requests.values()), default=-1) + 1
+        state.num_arrived = scheduler.num_arrived
         return state

@@ -2,7 +2,7 @@
 import pytest
 
 from paged_edu.core.block_pool import BlockPool, IntegrityError
-from paged_edu.core.block_table import BlockTable, block_fills, last_block_fill, num_blocks_for
+from paged_edu.core.block_table import BlockTable, block_fills, num_blocks_for
 from paged_edu.core.plan import Copy
 
 
@@ -63,9 +63,10 @@ def test_check_finds_a_forgotten_count_and_a_free_block_in_use():
 def test_last_block_fill():
     """known fault B02"""
     tokens = list(range(10, 18))
-    fills = [last_block_fill(n, 4) for n in (0, 1, 3, 4, 5, 8)]
+    lengths = (0, 1, 3, 4, 5, 8)
+    fills = [([0, *block_fills(n, 4, num_blocks_for(n, 4))])[-1] for n in lengths]
     assert fills == [0, 1, 3, 4, 1, 4]
-    last = [tokens[:n][n - last_block_fill(n, 4) :] for n in (0, 1, 3, 4, 5, 8)]
+    last = [tokens[:n][n - fill :] for n, fill in zip(lengths, fills)]
     assert last == [[], [10], [10, 11, 12], [10, 11, 12, 13], [14], [14, 15, 16, 17]]
     assert list(block_fills(9, 4, 4)) == [4, 4, 1, 0]
     assert [num_blocks_for(n, 4) for n in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]

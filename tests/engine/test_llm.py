@@ -238,3 +238,41 @@ def test_close_gives_the_memory_back(folder):
     engine.add_request("x", [1])
     with pytest.raises(RuntimeError, match="closed"):
         engine.step()
+
+
+def test_a_request_whose_logits_break_ends_and_the_others_go_on(llm, monkeypatch):
+    logits = llm.engine.runner.model.logits
+    calls = []
+
+    def broken(hidden):
+        calls.append(1)
+        out = logits(hidden)
+        if len(calls) >= 3:
+            out[-1] = float("nan")
+        return out
+
+    monkeypatch.setattr(llm.engine.runner.model, "logits", broken, raising=False)
+    params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in (1, 2, 6)]
+    with pytest.warns(RuntimeWarning, match="logits of .*-2 are not finite"):
+        outputs = llm.generate(["ROMEO:"] * 3, params, use_tqdm=False)
+    assert [(o.outputs[0].finish_reason, len(o.outputs[0].token_ids)) for o in outputs] == [("length", 1), ("length", 2), ("abort", 2)]
+    assert llm.engine.scheduler.manager.pool.num_used == 0
+
+
+def test_what_comes_later_is_refused_by_name(llm):
+    import paged_edu
+
+    for name in ("chat", "stream", "beam_search"):
+        with pytest.raises(AttributeError, match=f"LLM.{name} is not served yet"):
+            getattr(llm, name)
+    with pytest.raises(AttributeError, match="beam search is not served yet"):
+        paged_edu.BeamSearchParams  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        llm.nonsense  # noqa: B018
+
+
+def test_a_plan_that_the_runner_cannot_carry_out_is_refused(llm):
+    from paged_edu.core.plan import Copy, SchedulerOutput
+
+    with pytest.raises(UnsupportedError, match="step 1 swaps blocks"):
+        llm.engine.runner.execute(SchedulerOutput(1, swap_out=(Copy(0, 1),)), {})

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paged_edu import SamplingParams, UnsupportedError
-from paged_edu.sampling.sampler import Sampler, SampleRow, SamplingState, UniformNumbers, filtered_probabilities, inverse_cdf
+from paged_edu.sampling.sampler import BrokenLogitsError, Sampler, SampleRow, SamplingState, UniformNumbers, filtered_probabilities, inverse_cdf
 
 
 def probabilities(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, dtype=torch.float32):
@@ -159,7 +159,7 @@ def test_padding_of_the_head_is_never_sampled():
 def test_logits_that_are_not_finite_name_the_request(value):
     logits = torch.zeros(2, 4)
     logits[1, 2] = value
-    with pytest.raises(FloatingPointError, match="logits of bad are not finite"):
+    with pytest.raises(BrokenLogitsError, match="logits of bad are not finite"):
         Sampler().sample(logits, [row(SamplingParams(), name="good"), row(SamplingParams(), name="bad")])
 
 

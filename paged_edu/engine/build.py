@@ -1,0 +1,87 @@
+"""From an `EngineConfig` to an `Engine`: load model and tokenizer, size the pool, put scheduler and runner together."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..attention import reference
+from ..attention.cache import KVCache, bytes_per_block
+from ..config import EngineConfig
+from ..core.kv_manager import PagedKVManager
+from ..core.limits import SchedulerConfig
+from ..core.scheduler import Scheduler
+from ..model.loader import choose_dtype, load_model, load_spec, resolve
+from ..sampling.sampler import Sampler
+from .engine import Engine
+from .memory import MemoryPlan, plan_blocks
+from .runner import ModelRunner
+
+
+def choose_device(device: str) -> torch.device:
+    """"auto" is CUDA where there is one; raises ValueError for a device that torch does not know or does not have."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r}: {str(error).splitlines()[0]}") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', not {device!r}")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device={device!r}: torch sees {torch.cuda.device_count()} CUDA devices")
+    return chosen
+
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+def load_tokenizer(path: Path) -> Any:
+    """The tokenizer in a local folder. transformers makes an empty one up where the files are missing: that is an error here."""
+    from transformers import AutoTokenizer
+
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        raise ValueError(f"no tokenizer in {path}: none of {', '.join(TOKENIZER_FILES)}; pass tokenizer=..., or skip_tokenizer_init=True")
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"no tokenizer could be loaded from {path}: {str(error).splitlines()[0]}") from error
+
+
+def build_engine(config: EngineConfig) -> tuple[Engine, MemoryPlan]:
+    """Load model and tokenizer, size the pool, and put scheduler and runner together."""
+    path = resolve(config.model)
+    spec = load_spec(path)
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, spec, device)
+    max_model_len = config.max_model_len if config.max_model_len is not None else spec.max_positions
+    if max_model_len > spec.max_positions:
+        raise ValueError(f"max_model_len is {max_model_len}; {config.model} has positions for {spec.max_positions} tokens")
+    limits = scheduler_config(config, max_model_len)
+    tokenizer = None
+    if not config.skip_tokenizer_init:
+        tokenizer = load_tokenizer(resolve(config.tokenizer) if config.tokenizer is not None else path)
+    model, spec = load_model(path, dtype, device)
+    # A tied head is one tensor under two names: count storages.
+    weights = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in (*model.parameters(), *model.buffers())}
+    block_bytes = bytes_per_block(spec.num_layers, spec.num_kv_heads, config.block_size, spec.head_dim, dtype)
+    plan = plan_blocks(config, max_model_len, block_bytes, sum(weights.values()), device)
+    cache = KVCache(spec.num_layers, plan.num_blocks, spec.num_kv_heads, config.block_size, spec.head_dim, dtype, device)
+    manager = PagedKVManager(plan.num_blocks, config.block_size, config.watermark)
+    sampler = Sampler(vocab_limit=spec.vocab_size if tokenizer is None else min(spec.vocab_size, len(tokenizer)))
+    runner = ModelRunner(model, cache, reference.attend, sampler, device)
+    engine = Engine(
+        Scheduler(limits, manager), runner, tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids, seed=config.seed,
+    )
+    return engine, plan
+
+
+def scheduler_config(config: EngineConfig, max_model_len: int) -> SchedulerConfig:
+    """The scheduler's limits; an unset token budget is 2048, or more where the other options need more."""
+    budget = config.max_num_batched_tokens
+    if budget is None:
+        budget = max(2048, config.max_num_seqs, 0 if config.enable_chunked_prefill else max_model_len)
+    return SchedulerConfig(
+        max_model_len, config.max_num_seqs, budget, config.long_prefill_token_threshold, config.enable_chunked_prefill,
+    )
