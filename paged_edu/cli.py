@@ -136,8 +136,8 @@ def _add_generate(commands: Any) -> None:
     add("--ignore-eos", action="store_true", help="go on after the model's end token")
     add("--block-size", type=int, default=16, metavar="N", help="tokens a block, 1 to 256 (default %(default)s)")
     add("--num-gpu-blocks-override", type=int, metavar="N", help="blocks in the pool (default: by memory)")
-    add("--max-model-len", type=int, metavar="N", help="longest request (default: the limit of the model)")
-    add("--dtype", default="auto", help="float32, float64, float16, bfloat16 (default %(default)s)")
+    add("--max-model-len", type=int, metavar="N", help="longest request (default: by model)")
+    add("--dtype", default="auto", help="float32, float64, float16, ... (default %(default)s)")
     add("--device", default="auto", help="cpu, cuda or cuda:1 (default %(default)s)")
     add("--json", action="store_true", help="one JSON object a line instead of text")
 
