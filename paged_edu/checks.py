@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+_LARGEST = 1e300
+"""Integers beyond the range of a float are no numbers either."""
+
 
 class UnsupportedError(ValueError):
     """A value that is known but not served yet. The message names it."""
@@ -16,7 +19,7 @@ def number(name: str, value: Any, low: float, high: float = math.inf, *, low_ope
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, not {value!r}")
     inside = (low < value if low_open else low <= value) and (value < high if high_open else value <= high)
-    if not inside or not math.isfinite(value):
+    if not inside or abs(value) > _LARGEST or not math.isfinite(value):
         limits = f"{'above' if low_open else 'at least'} {low:g}"
         limits += f" and {'below' if high_open else 'at most'} {high:g}" if math.isfinite(high) else " and finite"
         raise ValueError(f"{name} must be {limits}, not {value!r}")

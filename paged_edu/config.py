@@ -67,6 +67,8 @@ class EngineConfig:
         for name in ("model", "dtype", "device"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"{name} must be a non-empty string, not {getattr(self, name)!r}")
+        if self.tokenizer is not None and (not isinstance(self.tokenizer, str) or not self.tokenizer):
+            raise ValueError(f"tokenizer must be a directory or a hub name, not {self.tokenizer!r}")
         checks.one_of("dtype", self.dtype, ("auto", "float32", "float64", "float16", "bfloat16", "float", "half"))
         checks.integer("seed", self.seed, 0, 2**64 - 1)
         if self.max_model_len is not None:
@@ -74,7 +76,7 @@ class EngineConfig:
         checks.integer("block_size", self.block_size, 1, 256)
         checks.number("gpu_memory_utilization", self.gpu_memory_utilization, 0, 1, low_open=True)
         if self.num_gpu_blocks_override is not None:
-            checks.integer("num_gpu_blocks_override", self.num_gpu_blocks_override, 1)
+            checks.integer("num_gpu_blocks_override", self.num_gpu_blocks_override, 1, 2**31 - 1)
         checks.number("swap_space", self.swap_space, 0)
         checks.integer("max_num_seqs", self.max_num_seqs, 1)
         if self.max_num_batched_tokens is not None:

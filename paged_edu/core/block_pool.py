@@ -18,8 +18,8 @@ class BlockPool:
     """``num_blocks`` blocks. Allocation and freeing cost O(1) a block, whatever the size of the pool."""
 
     def __init__(self, num_blocks: int) -> None:
-        if num_blocks < 1:
-            raise ValueError(f"num_blocks must be at least 1, not {num_blocks}")
+        if type(num_blocks) is not int or num_blocks < 1:
+            raise ValueError(f"num_blocks must be an integer of at least 1, not {num_blocks}")
         self.num_blocks = num_blocks
         self.ref_counts = [0] * num_blocks
         # An OrderedDict is a doubly linked list with an index: pop the head, push the tail and take out of the middle, each in O(1).

@@ -89,6 +89,8 @@ class BlockTable:
 
     def truncate(self, num_tokens: int) -> list[int]:
         """Drop the blocks beyond ``num_tokens`` tokens; returns them."""
+        if num_tokens < 0:
+            raise ValueError(f"a table cannot be cut to {num_tokens} tokens")
         keep = num_blocks_for(num_tokens, self.block_size)
         dropped = self.blocks[keep:]
         self.pool.free(dropped)

@@ -122,9 +122,19 @@ class SequenceForked(NamedTuple):
     child: int
 
 
+class Recovered(NamedTuple):
+    """A change was interrupted: every block is free, every request that is left waits. Carries all that a fold needs to go on."""
+
+    num_arrived: int
+    requests: tuple[tuple[str, int, int, int, str, int], ...]
+    """(request_id, arrival, prompt tokens, max_tokens, status, num_preemptions), first in line first."""
+    sequences: tuple[tuple[int, str, tuple[int, ...]], ...]
+    """(seq_id, request_id, token_ids)."""
+
+
 Event: TypeAlias = (
     StepStarted | StepScheduled | RequestAdded | RequestAdmitted | RequestPreempted | PoolExhausted | SequenceFinished | RequestFinished
-    | BlocksAllocated | BlocksFreed | TableForked | BlockCopied | TokensWritten | TokensSampled | SequenceForked
+    | BlocksAllocated | BlocksFreed | TableForked | BlockCopied | TokensWritten | TokensSampled | SequenceForked | Recovered
 )
 Emit: TypeAlias = Callable[[Event], None]
 EVENT_TYPES: dict[str, type] = {t.__name__: t for t in Event.__args__}

@@ -62,7 +62,7 @@ class KVManager(Protocol):
     emit: events.Emit | None
 
     def status(self, request: Request) -> AllocStatus:
-        """Whether all live branches of the request, with all tokens that they have now, could be admitted."""
+        """Whether all live branches of the request, with all tokens that they have now (not queued yet: its prompt), could be admitted."""
         ...
 
     def admit(self, seq: Sequence, num_tokens: int) -> int | None:
@@ -100,6 +100,10 @@ class KVManager(Protocol):
         """Give back everything that ``seq`` holds."""
         ...
 
+    def reset(self) -> None:
+        """Forget every table; all blocks are free."""
+        ...
+
     def holds(self, seq: Sequence) -> bool:
         """Whether ``seq`` has a table."""
         ...
@@ -129,8 +133,8 @@ class PagedKVManager:
     """
 
     def __init__(self, num_blocks: int, block_size: int, watermark: float = 0.0, emit: events.Emit | None = None) -> None:
-        if not 1 <= block_size <= 256:
-            raise ValueError(f"block_size must be between 1 and 256, not {block_size}")
+        if type(block_size) is not int or not 1 <= block_size <= 256:
+            raise ValueError(f"block_size must be an integer between 1 and 256, not {block_size}")
         if not 0 <= watermark < 1:
             raise ValueError(f"watermark is a share of the pool, at least 0 and below 1, not {watermark}")
         self.num_blocks = num_blocks
@@ -143,7 +147,8 @@ class PagedKVManager:
 
     # -- admission (what each method promises: `KVManager`) ------------------------------------------------------------------------
     def status(self, request: Request) -> AllocStatus:
-        need = sum(num_blocks_for(seq.num_tokens, self.block_size) for seq in request.live)
+        lengths = [seq.num_tokens for seq in request.live] or [len(request.prompt_token_ids)]
+        need = sum(num_blocks_for(length, self.block_size) for length in lengths)
         if need > self.num_blocks:
             return AllocStatus.NEVER
         spare = self.watermark_blocks if self.pool.num_used else 0
@@ -204,6 +209,8 @@ class PagedKVManager:
             self.emit(events.TokensWritten(seq.seq_id, num_computed))
 
     def fork(self, parent: Sequence, child: Sequence) -> list[Copy]:
+        if child.seq_id in self.tables:
+            raise ValueError(f"sequence {child.seq_id} has a block table already")
         self._register(child, self.tables[parent.seq_id].fork())
         if self.emit is not None:
             self.emit(events.TableForked(parent.seq_id, child.seq_id))
@@ -220,6 +227,11 @@ class PagedKVManager:
         del self._sequences[seq.seq_id]
         if self.emit is not None:
             self.emit(events.BlocksFreed(seq.seq_id, tuple(dropped)))
+
+    def reset(self) -> None:
+        self.pool = BlockPool(self.num_blocks)
+        self.tables.clear()
+        self._sequences.clear()
 
     def swap_out(self, seqs: Seq[Sequence]) -> list[Copy] | None:
         return None

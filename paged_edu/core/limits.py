@@ -18,6 +18,9 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"):
+            if type(getattr(self, name)) is not int:
+                raise ValueError(f"{name} must be an integer, not {getattr(self, name)!r}")
         if self.max_model_len < 2:
             raise ValueError(f"max_model_len must be at least 2 (one prompt token, one output token), not {self.max_model_len}")
         if self.max_num_seqs < 1:

@@ -7,15 +7,14 @@ blocks (all or nothing) and is recomputed later.
 """
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from dataclasses import dataclass, field
-from itertools import count
 
 from . import events
-from .kv_manager import AllocStatus, KVManager
+from .kv_manager import AllocStatus
 from .limits import SchedulerConfig as SchedulerConfig
 from .plan import Branch, Copy, ScheduledSeq, SchedulerOutput, StepResult
-from .policy import FCFS, Policy
+from .queues import Queues
 from .sequence import Request, Sequence, Status
 
 
@@ -30,79 +29,16 @@ class _Step:
     refused: list[str] = field(default_factory=list)
 
 
-class Scheduler:
-    """Owns the queues. ``waiting`` and ``running`` are kept in policy order; a request is in exactly one of them, or finished and in none."""
-
-    def __init__(
-        self, config: SchedulerConfig, manager: KVManager, policy: Policy | None = None, emit: events.Emit | None = None,
-    ) -> None:
-        self.config = config
-        self.manager = manager
-        self.policy: Policy = policy if policy is not None else FCFS()
-        self.emit = emit
-        self.step = 0
-        self.requests: dict[str, Request] = {}
-        self.sequences: dict[int, Sequence] = {}
-        """Every live sequence, by id."""
-        self.waiting: list[Request] = []
-        self.running: list[Request] = []
-        self.num_running_seqs = 0
-        self.num_arrived = 0
-        """Requests ever queued; the next one's place in the order of arrival."""
-        self._seq_ids = count()
-
-    # -- requests come and go ------------------------------------------------------------------------------------------------------
-    def add(self, request: Request) -> None:
-        """Queue a request. Raises ValueError, and changes nothing, if its id is in use or if it could never run."""
-        if request.request_id in self.requests:
-            raise ValueError(f"request id {request.request_id!r} is in use by a request that has not finished")
-        if request.n > 1:
-            raise ValueError(f"request {request.request_id!r}: n is {request.n}; several branches a request are not served yet")
-        limit, length = self.config.max_model_len, len(request.prompt_token_ids)
-        if length >= limit:
-            raise ValueError(
-                f"request {request.request_id!r}: the prompt has {length} tokens; max_model_len is {limit}, and at least 1 is for the output"
-            )
-        seq = Sequence(next(self._seq_ids), request, 0, list(request.prompt_token_ids))
-        request.sequences, request.live = [seq], [seq]
-        if self.manager.status(request) is AllocStatus.NEVER:
-            request.sequences, request.live = [], []
-            size, blocks = self.manager.block_size, self.manager.num_blocks
-            raise ValueError(
-                f"request {request.request_id!r}: the prompt has {length} tokens and needs {-(-length // size)} blocks of {size}; "
-                f"the pool has {blocks}"
-            )
-        request.arrival_index = self.num_arrived
-        self.num_arrived += 1
-        request.status = Status.WAITING
-        self.requests[request.request_id] = request
-        self.sequences[seq.seq_id] = seq
-        insort(self.waiting, request, key=self.policy.key)
-        if self.emit is not None:
-            self.emit(events.RequestAdded(request.request_id, seq.seq_id, request.prompt_token_ids, request.max_tokens))
-
-    def abort(self, request_id: str) -> bool:
-        """End a request in whatever state it is; False if there is no such request (it may just have finished)."""
-        request = self.requests.get(request_id)
-        if request is None:
-            return False
-        for seq in list(request.live):
-            self._finish(seq, "abort", None)
-        return True
-
-    def finish(self, seq_id: int, reason: str, stop_reason: int | str | None = None) -> None:
-        """End one live sequence from outside: stop strings are found after `update`, in the text."""
-        if seq_id not in self.sequences:
-            raise ValueError(f"no live sequence has the id {seq_id}")
-        self._finish(self.sequences[seq_id], reason, stop_reason)
-
-    def has_unfinished(self) -> bool:
-        return bool(self.requests)
+class Scheduler(Queues):
+    """Plans steps and takes their results in. Built from `SchedulerConfig`, a `KVManager` and a policy (first come, first served by default)."""
 
     # -- one step ------------------------------------------------------------------------------------------------------------------
     def schedule(self) -> SchedulerOutput:
-        """Plan the next step; blocks are allocated, nothing is computed yet."""
+        """Plan the next step; blocks are allocated, nothing is computed yet. Its `update` must come before the next plan."""
+        if self._planned:
+            raise ValueError(f"step {self.step} is planned and not carried out: update() comes first, or recover()")
         self.step += 1
+        self._planned = True
         if self.emit is not None:
             self.emit(events.StepStarted(self.step))
         step = _Step()
@@ -232,6 +168,9 @@ class Scheduler:
     # -- the end of a step ---------------------------------------------------------------------------------------------------------
     def update(self, output: SchedulerOutput, result: StepResult) -> list[Sequence]:
         """Take in what the runner computed; returns the sequences that grew, the finished ones among them included."""
+        if not self._planned or output.step != self.step:
+            raise ValueError(f"update() got step {output.step}; " + (f"step {self.step} is planned" if self._planned else "no step is planned"))
+        self._planned = False
         for item in output.scheduled:
             seq = self.sequences.get(item.seq_id)
             if seq is not None:                             # None: aborted while the step ran
@@ -268,14 +207,6 @@ class Scheduler:
                 self.emit(events.TokensSampled(seq.seq_id, branch.tokens))
         grown += live
 
-    def roll_back(self, output: SchedulerOutput) -> None:
-        """The runner failed in mid-step: nothing that it was to write or copy can be trusted, so every request of the step is recomputed."""
-        step = _Step()
-        for request_id in dict.fromkeys(item.request_id for item in output.scheduled):
-            request = self.requests.get(request_id)
-            if request is not None and request.status is Status.RUNNING:
-                self._preempt(request, step)
-
     # -- leaving -------------------------------------------------------------------------------------------------------------------
     def _preempt(self, request: Request, step: _Step) -> None:
         """All-or-nothing: the request gives back every block and is recomputed later, its sampled tokens with its prompt (Paper §4.5)."""
@@ -299,28 +230,3 @@ class Scheduler:
             self.emit(events.PoolExhausted(request.request_id, tokens, self.manager.num_blocks * self.manager.block_size))
         for seq in list(request.live):
             self._finish(seq, "length", "kv_pool")
-
-    def _finish(self, seq: Sequence, reason: str, stop_reason: int | str | None) -> None:
-        """The one exit for every end: blocks, queues and registry together, so that nothing outlives its request."""
-        request = seq.request
-        if self.manager.holds(seq):
-            self.manager.free(seq)
-        seq.finish_reason, seq.stop_reason = reason, stop_reason
-        request.live.remove(seq)
-        del self.sequences[seq.seq_id]
-        if request.status is Status.RUNNING:
-            self.num_running_seqs -= 1
-        if self.emit is not None:
-            self.emit(events.SequenceFinished(request.request_id, seq.seq_id, reason, stop_reason))
-        if not request.live:
-            self._remove(self.running if request.status is Status.RUNNING else self.waiting, request)
-            request.status = Status.FINISHED
-            del self.requests[request.request_id]
-            if self.emit is not None:
-                self.emit(events.RequestFinished(request.request_id))
-
-    def _remove(self, queue: list[Request], request: Request) -> None:
-        index = bisect_left(queue, self.policy.key(request), key=self.policy.key)
-        if index == len(queue) or queue[index] is not request:
-            raise RuntimeError(f"{type(self.policy).__name__}.key of {request.request_id!r} is not unique or changed while it was queued")
-        del queue[index]

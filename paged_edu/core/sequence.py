@@ -79,6 +79,7 @@ class Request:
     request_id: str
     prompt_token_ids: tuple[int, ...]
     max_tokens: int = 16
+    """`Scheduler.add` lowers it to what ``max_model_len`` has room for."""
     min_tokens: int = 0
     """Before that many output tokens no stop token ends a sequence."""
     eos_token_ids: frozenset[int] = frozenset()
@@ -103,7 +104,7 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
             raise ValueError(f"request {self.request_id!r}: the prompt is empty; at least 1 token is needed")
-        if self.max_tokens < 1:
+        if type(self.max_tokens) is not int or self.max_tokens < 1:
             raise ValueError(f"request {self.request_id!r}: max_tokens is {self.max_tokens}; at least 1 is needed")
         if self.n < 1:
             raise ValueError(f"request {self.request_id!r}: n is {self.n}; at least 1 is needed")

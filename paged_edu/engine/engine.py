@@ -6,35 +6,37 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..checks import number
+from ..checks import UnsupportedError, integer, number
 from ..core.events import Emit, Event
 from ..core.kv_manager import MemoryReport
 from ..core.plan import SchedulerOutput, StepResult
+from ..core.policy import FCFS
 from ..core.scheduler import Scheduler
 from ..core.sequence import Request
 from ..core.sequence import Sequence as CoreSequence
 from ..sampling.params import SamplingParams
 from ..sampling.sampler import BrokenLogitsError, SamplingState
 from .outputs import CompletionOutput, RequestMetrics, RequestOutput
+from .prompts import Prompt as Prompt
+from .prompts import check_ids, tokenize
 from .runner import Runner
-
-Prompt = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or ``{"prompt": text}`` / ``{"prompt_token_ids": ids}``."""
 
 
 @dataclass(slots=True)
-class _Record:
-    """What the engine keeps of a live request besides the scheduler's `Request`."""
+class PreparedRequest:
+    """A request that has been checked: what the engine keeps of it besides the scheduler's `Request`."""
 
     request: Request
     params: SamplingParams
     prompt: str | None
+    """The text, if the prompt was given as text."""
     metrics: RequestMetrics
 
 
@@ -42,6 +44,7 @@ class Engine:
     """Serves requests with one scheduler and one runner.
 
     ``tokenizer`` may be None: prompts are token ids then and outputs have no text. ``vocab_size`` bounds the ids of prompts and stop tokens.
+    One thread at a time steps an engine. Listeners may add and abort requests: an abort that comes in the middle of a step happens at its end.
     """
 
     def __init__(
@@ -57,79 +60,93 @@ class Engine:
         self.clock = clock
         self.last_output: SchedulerOutput | None = None
         """The plan of the latest step."""
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, PreparedRequest] = {}
         self._sampling: dict[str, SamplingState] = {}
-        self._ended: list[Request] = []
+        self._ended: dict[str, Request] = {}        # ended, and not yet returned by a step
         self._kept: list[RequestOutput] = []
+        self._aborts: list[str] = []                # asked for in the middle of a change
+        self._notes: list[str] = []                 # warnings that wait for a moment at which everything is consistent
+        self._busy = False
         self._num_added = 0
-        self._listeners: list[Emit] = []
+        self._listeners: list[list[Emit]] = []      # boxes of one: the same listener may listen twice
 
     # -- requests ------------------------------------------------------------------------------------------------------------------
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, arrival_time: float | None = None, priority: int = 0,
     ) -> None:
         """Queue one request. Everything is checked before anything is queued: ValueError or TypeError leave the engine as it was."""
+        self.queue(self.prepare(request_id, prompt, params, arrival_time=arrival_time, priority=priority))
+
+    def prepare(
+        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, arrival_time: float | None = None, priority: int = 0,
+    ) -> PreparedRequest:
+        """Check a request and turn it into tokens; nothing is queued. Raises ValueError or TypeError with the value and the limit."""
         params = params if params is not None else SamplingParams()
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, not {type(params).__name__}")
         if not isinstance(request_id, str) or not request_id:
             raise ValueError(f"request_id must be a non-empty string, not {request_id!r}")
+        if request_id in self._records:
+            raise ValueError(f"request id {request_id!r} is in use by a request that has not finished")
         if arrival_time is not None:
             number("arrival_time", arrival_time, 0)
-        text, ids = self.tokenize(prompt)
-        self._check_ids("stop_token_ids", params.stop_token_ids or ())
+        integer("priority", priority, -(2**63))
+        if priority and isinstance(self.scheduler.policy, FCFS):
+            raise UnsupportedError(f"priority={priority} does nothing under first come, first served; leave it at 0")
+        text, ids = tokenize(prompt, self.tokenizer, self.vocab_size)
+        check_ids("stop_token_ids", params.stop_token_ids or (), self.vocab_size)
         now = self.clock() if arrival_time is None else arrival_time
         request = Request(
             request_id, ids, max_tokens=params.max_tokens, min_tokens=params.min_tokens,
             eos_token_ids=frozenset() if params.ignore_eos else self.eos_token_ids, stop_token_ids=frozenset(params.stop_token_ids or ()),
             n=params.n, priority=priority, arrival_time=now,
         )
-        self.scheduler.add(request)
-        self._records[request_id] = _Record(request, params, text, RequestMetrics(now))
+        if params.min_tokens and len(request.eos_token_ids | request.stop_token_ids) >= self.vocab_size:
+            raise ValueError(f"min_tokens={params.min_tokens} bans every token: the stop tokens are the whole vocabulary of {self.vocab_size}")
+        self.scheduler.check(request)
+        return PreparedRequest(request, params, text, RequestMetrics(now))
+
+    def queue(self, prepared: PreparedRequest) -> None:
+        """Queue a request that `prepare` has checked. Raises ValueError if its id has been taken since."""
+        request, params = prepared.request, prepared.params
+        if request.request_id in self._records:
+            raise ValueError(f"request id {request.request_id!r} is in use by a request that has not finished")
         seed = params.seed if params.seed is not None else _derived_seed(self.seed, self._num_added)
         stops = tuple(sorted(request.eos_token_ids | request.stop_token_ids))
-        self._sampling[request_id] = SamplingState(params, seed, len(ids), stops)
+        self._records[request.request_id] = prepared
+        self._sampling[request.request_id] = SamplingState(params, seed, len(request.prompt_token_ids), stops)
+        try:
+            self.scheduler.add(request)
+        except BaseException:
+            self.scheduler.recover()
+            self.scheduler.abort(request.request_id)
+            self._forget(request.request_id)
+            raise
         self._num_added += 1
-
-    def tokenize(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
-        """``(text, token ids)`` of a prompt; raises for an empty prompt and for ids that the model does not have."""
-        if isinstance(prompt, Mapping):
-            if len(prompt) != 1 or not set(prompt) <= {"prompt", "prompt_token_ids"}:
-                raise ValueError(f"a prompt given as a dict has one key, 'prompt' or 'prompt_token_ids', not {sorted(map(str, prompt))}")
-            ((key, value),) = prompt.items()
-            if (key == "prompt") != isinstance(value, str) or isinstance(value, Mapping):
-                raise TypeError(f"{key!r} must be {'text' if key == 'prompt' else 'a list of token ids'}, not {type(value).__name__}")
-            return self.tokenize(value)
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise ValueError("this engine has no tokenizer: give the prompt as token ids")
-            ids = tuple(self.tokenizer(prompt)["input_ids"])
-            if not ids:
-                raise ValueError(f"the prompt {prompt!r} is empty: at least 1 token is needed")
-            return prompt, ids
-        if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
-            raise TypeError(f"a prompt is text or a list of token ids, not {type(prompt).__name__}")
-        given: list[Any] = list(prompt)
-        if not given:
-            raise ValueError("the prompt is empty: at least 1 token is needed")
-        self._check_ids("prompt_token_ids", given)
-        return None, tuple(int(token) for token in given)
-
-    def _check_ids(self, name: str, ids: Sequence[int]) -> None:
-        for token in ids:
-            if isinstance(token, bool) or not isinstance(token, int | np.integer):
-                raise ValueError(f"{name} must hold token ids (integers), not {token!r}")
-            if not 0 <= token < self.vocab_size:
-                raise ValueError(f"{name}: the id {token} is not in the vocabulary, 0 to {self.vocab_size - 1}")
+        self._warn()
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
-        """End a request in whatever state it is; its output so far (finish_reason "abort"), or None if there is no such request."""
+        """End a request in whatever state it is; its output so far (finish_reason "abort"), or None if there is no such request.
+
+        Called in the middle of a step, by a listener or from another thread: None, and the output comes with the step's own.
+        """
         record = self._records.get(request_id)
-        if record is None or not self.scheduler.abort(request_id):
+        if record is None:
             return None
-        return self._leave(record.request)
+        if self._busy:
+            self._aborts.append(request_id)
+            return None
+        if self._ended.pop(request_id, None) is None:
+            with self._change("abort_request"):
+                self.scheduler.abort(request_id)
+                self._late_aborts()
+            self._ended.pop(request_id, None)
+        output = self._leave(record.request)
+        self._warn()
+        return output
 
     def has_unfinished_requests(self) -> bool:
+        """Whether a step would do or return something."""
         return bool(self._records or self._kept)
 
     @property
@@ -140,15 +157,22 @@ class Engine:
     def step(self, *, finished_only: bool = False) -> list[RequestOutput]:
         """One iteration; the requests that grew or ended, each with everything so far. Nothing to do: an empty list.
 
-        ``finished_only``: leave out those that go on, so that no text is made that nobody reads.
+        ``finished_only``: leave out those that go on, so that no text is made that nobody reads. An error in mid-step, or Ctrl-C, leaves the
+        engine consistent: what was running is computed again, with the same tokens.
         """
-        grown = self._advance()
+        with self._change("step"):
+            grown = self._advance()
         outputs, self._kept = self._kept, []
-        for request in grown:
-            if request.finished:
-                outputs.append(self._leave(request))
-            elif not finished_only:
-                outputs.append(self._output(self._records[request.request_id]))
+        try:
+            for request in grown:
+                if request.finished:
+                    outputs.append(self._leave(request))
+                elif not finished_only:
+                    outputs.append(self._output(self._records[request.request_id]))
+            self._warn()
+        except BaseException:
+            self._kept = [output for output in outputs if output.finished]
+            raise
         return outputs
 
     def keep(self, outputs: Sequence[RequestOutput]) -> None:
@@ -157,24 +181,45 @@ class Engine:
 
     def _advance(self) -> list[Request]:
         """Schedule, execute, update; the requests that grew or ended."""
-        if not self.scheduler.has_unfinished() and not self._ended:
-            return []
-        output = self.scheduler.schedule()
-        self.last_output = output
-        self._note_plan(output)
+        grown: list[Request] = []
+        if self.scheduler.has_unfinished():
+            output = self.scheduler.schedule()
+            self.last_output = output
+            self._note_plan(output)
+            try:
+                result = self.runner.execute(output, self._sampling) if output.scheduled else StepResult()
+            except BrokenLogitsError as error:
+                self.scheduler.recover()        # the others are computed again and go on
+                self._aborts += error.request_ids
+                self._notes.append(f"{error}: finish_reason 'abort'")
+            else:
+                grown = self._grown_requests(self.scheduler.update(output, result))
+        self._late_aborts()
+        ended, self._ended = self._ended, {}
+        return list((ended | {request.request_id: request for request in grown}).values())
+
+    @contextmanager
+    def _change(self, what: str) -> Iterator[None]:
+        """One change at a time; whatever interrupts it leaves queues, tables and pool consistent."""
+        if self._busy:
+            raise RuntimeError(f"{what}() in the middle of a step: a listener may not step the engine, and one thread at a time may")
+        self._busy = True
         try:
-            result = self.runner.execute(output, self._sampling) if output.scheduled else StepResult()
-        except BrokenLogitsError as error:
-            self.scheduler.roll_back(output)
-            self._drop(error)                   # the others are computed again and go on
-            grown = []
+            yield
         except BaseException:
-            self.scheduler.roll_back(output)    # an error or Ctrl-C in mid-step: what it would have computed is computed again
+            self.scheduler.recover()
+            self._ended = {i: record.request for i, record in self._records.items() if record.request.finished}
             raise
-        else:
-            grown = self._grown_requests(self.scheduler.update(output, result))
-        ended, self._ended = self._ended, []
-        return ended + grown
+        finally:
+            self._busy = False
+
+    def _late_aborts(self) -> None:
+        """The aborts that were asked for in the middle of the change."""
+        while self._aborts:
+            record = self._records.get(self._aborts.pop(0))
+            if record is not None:
+                self.scheduler.abort(record.request.request_id)
+                self._ended[record.request.request_id] = record.request
 
     def _note_plan(self, output: SchedulerOutput) -> None:
         """Times of the requests that start, and those that ended because the pool cannot hold them."""
@@ -184,20 +229,12 @@ class Engine:
             if metrics.first_scheduled_time is None:
                 metrics.first_scheduled_time = now
         for request_id in output.refused:
-            request = self._records[request_id].request
-            self._ended.append(request)
-            manager = self.scheduler.manager
-            warnings.warn(
+            request, manager = self._records[request_id].request, self.scheduler.manager
+            self._ended[request_id] = request
+            self._notes.append(
                 f"request {request_id!r} ended with {request.sequences[0].num_output_tokens} output tokens: alone, it has filled the pool of "
-                f"{manager.num_blocks} blocks of {manager.block_size} tokens (stop_reason 'kv_pool')", RuntimeWarning, stacklevel=4,
+                f"{manager.num_blocks} blocks of {manager.block_size} tokens (stop_reason 'kv_pool')"
             )
-
-    def _drop(self, error: BrokenLogitsError) -> None:
-        """A model that gives NaN for a request would give it again: the request ends, with what it has."""
-        warnings.warn(f"{error}: they end with finish_reason 'abort'", RuntimeWarning, stacklevel=5)
-        for request_id in error.request_ids:
-            self.scheduler.abort(request_id)
-            self._ended.append(self._records[request_id].request)
 
     def _grown_requests(self, sequences: list[CoreSequence]) -> list[Request]:
         """The requests of ``sequences``; notes when each of them got its first token."""
@@ -210,15 +247,25 @@ class Engine:
                 metrics.first_token_time = now
         return list(requests.values())
 
+    def _warn(self) -> None:
+        """Say what has happened, now that everything is consistent (a warning may be an error)."""
+        while self._notes:
+            warnings.warn(self._notes.pop(0), RuntimeWarning, stacklevel=3)
+
     # -- outputs -------------------------------------------------------------------------------------------------------------------
     def _leave(self, request: Request) -> RequestOutput:
         """The last output of a request; every table that knows it forgets it."""
-        record = self._records.pop(request.request_id)
-        self._sampling.pop(request.request_id)
+        record = self._records[request.request_id]
         record.metrics.finished_time = self.clock()
-        return self._output(record)
+        output = self._output(record)
+        self._forget(request.request_id)
+        return output
 
-    def _output(self, record: _Record) -> RequestOutput:
+    def _forget(self, request_id: str) -> None:
+        for table in (self._records, self._sampling, self._ended):
+            table.pop(request_id, None)
+
+    def _output(self, record: PreparedRequest) -> RequestOutput:
         request = record.request
         record.metrics.num_preemptions = request.num_preemptions
         return RequestOutput(
@@ -239,26 +286,34 @@ class Engine:
         return self.scheduler.manager.report()
 
     def listen(self, listener: Emit) -> Callable[[], None]:
-        """Send every event to ``listener`` from now on; returns the function that ends that (calling it twice does no harm)."""
-        self._listeners.append(listener)
+        """Send every event to ``listener`` from now on; returns the function that ends that (calling it twice does no harm).
+
+        A listener that raises is dropped, with a warning: nobody's requests depend on who watches them.
+        """
+        if not callable(listener):
+            raise TypeError(f"a listener is called with each event; {listener!r} cannot be called")
+        box = [listener]
+        self._listeners.append(box)
+        self._wire()
+        return lambda: self._unlisten(box)
+
+    def _unlisten(self, box: list[Emit]) -> None:
+        self._listeners = [other for other in self._listeners if other is not box]
         self._wire()
 
-        def unlisten() -> None:
-            self._listeners = [other for other in self._listeners if other is not listener]
-            self._wire()
-
-        return unlisten
-
     def _wire(self) -> None:
-        """No listener: None, so that the core pays one ``if`` an event. One: the listener itself. Several: a loop."""
-        listeners = tuple(self._listeners)
+        """With no listener the core pays one ``if`` an event."""
+        boxes = tuple(self._listeners)
 
         def broadcast(event: Event) -> None:
-            for listener in listeners:
-                listener(event)
+            for box in boxes:
+                try:
+                    box[0](event)
+                except Exception as error:
+                    self._unlisten(box)
+                    self._notes.append(f"a listener raised {error!r} at {type(event).__name__} and no longer listens")
 
-        emit = broadcast if len(listeners) > 1 else listeners[0] if listeners else None
-        self.scheduler.emit = self.scheduler.manager.emit = emit
+        self.scheduler.emit = self.scheduler.manager.emit = broadcast if boxes else None
 
 
 def _derived_seed(seed: int, index: int) -> int:

@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import gc
+import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..checks import known_keywords
@@ -14,8 +17,9 @@ from ..config import EngineConfig
 from ..core.kv_manager import MemoryReport
 from ..sampling.params import SamplingParams
 from .build import build_engine
-from .engine import Engine, Prompt
+from .engine import Engine
 from .outputs import RequestOutput
+from .prompts import Prompt
 from .runner import ModelRunner
 
 
@@ -30,12 +34,15 @@ class LLM:
     the memory back, in a notebook too.
     """
 
-    def __init__(self, model: str = "tiny-shakespeare", **options: Any) -> None:
+    def __init__(self, model: str | os.PathLike[str] = "tiny-shakespeare", **options: Any) -> None:
         known_keywords("LLM", options, [f.name for f in fields(EngineConfig)])
-        self.config = EngineConfig(model=str(model), **options)
+        if not isinstance(model, str | os.PathLike):
+            raise TypeError(f"model must be a name or a directory, not {model!r}")
+        self.config = EngineConfig(model=os.fspath(model), **options)
         self._engine: Engine | None
         self._engine, self.memory_plan = build_engine(self.config)
         self._num_calls = 0
+        self._lock = threading.Lock()
 
     @property
     def engine(self) -> Engine:
@@ -62,23 +69,25 @@ class LLM:
         ``prompts``: one prompt or a list of them, each text, token ids or a dict (see `Prompt`). ``sampling_params``: one for all, or one
         each. A bad prompt raises before any of them is queued. Interrupting the call drops its requests and frees their blocks.
         """
-        engine = self.engine
-        batch = _as_list(prompts)
+        engine, batch = self.engine, _as_list(prompts)
         params = _params_for(batch, sampling_params)
-        call, self._num_calls = self._num_calls, self._num_calls + 1
-        ids = [f"{call}-{i}" for i in range(len(batch))]
-        outputs: dict[str, RequestOutput] = {}
-        others: list[RequestOutput] = []            # of requests that the caller added to the engine by hand
-        try:
-            for request_id, prompt, param in zip(ids, batch, params, strict=True):
-                engine.add_request(request_id, prompt, param)
-            self._run(engine, set(ids), outputs, others, use_tqdm)
-        finally:
-            engine.keep(others)
-            for request_id in ids:
-                if request_id not in outputs:
-                    engine.abort_request(request_id)
-        return [outputs[request_id] for request_id in ids]
+        with self._lock:                            # one thread at a time; the others wait for their turn
+            call, self._num_calls = self._num_calls, self._num_calls + 1
+            prepared = [engine.prepare(f"generate-{call}-{i}", *item) for i, item in enumerate(zip(batch, params, strict=True))]
+            queued: list[str] = []
+            outputs: dict[str, RequestOutput] = {}
+            others: list[RequestOutput] = []        # of requests that the caller added to the engine by hand
+            try:
+                for request in prepared:
+                    engine.queue(request)
+                    queued.append(request.request.request_id)
+                self._run(engine, set(queued), outputs, others, use_tqdm)
+            finally:
+                for request_id in queued:
+                    if request_id not in outputs:
+                        engine.abort_request(request_id)
+                engine.keep(others)
+        return [outputs[request_id] for request_id in queued]
 
     def _run(
         self, engine: Engine, ids: set[str], outputs: dict[str, RequestOutput], others: list[RequestOutput], use_tqdm: bool,
@@ -117,6 +126,7 @@ class LLM:
             torch.cuda.empty_cache()
 
     def __enter__(self) -> LLM:
+        self.engine     # noqa: B018  raises when this LLM is closed
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -127,9 +137,9 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A single prompt becomes a list of one; a list of integers is a single prompt."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
-    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
         raise TypeError(f"prompts must be text, token ids or a list of prompts, not {type(prompts).__name__}")
-    if prompts and isinstance(prompts[0], int):
+    if prompts and isinstance(prompts[0], int | np.integer):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
 

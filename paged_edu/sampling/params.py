@@ -67,6 +67,8 @@ class SamplingParams:
             checks.integer("seed", self.seed, 0, 2**64 - 1)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             checks.flag(name, getattr(self, name))
+        if not isinstance(self.stop, str | Sequence | None) or isinstance(self.stop, bytes):
+            raise ValueError(f"stop must be text or a list of texts, not {self.stop!r}")
         if isinstance(self.stop_token_ids, str | bytes) or not isinstance(self.stop_token_ids, Sequence | frozenset | set | None):
             raise ValueError(f"stop_token_ids must be a list of token ids, not {self.stop_token_ids!r}")
         for token in self.stop_token_ids or ():

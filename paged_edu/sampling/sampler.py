@@ -71,7 +71,7 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
     """
     vocab = logits.shape[-1]
     scaled = logits - logits.amax(-1, keepdim=True)                       # first the maximum: no temperature can overflow then
-    scaled = scaled / temperature.clamp_min(1e-10)[:, None]
+    scaled = scaled / temperature.clamp(1e-10, 1e30)[:, None]
     if bool(((top_k < 1) | (top_k >= vocab)).all() and (top_p >= 1).all() and (min_p <= 0).all()):
         return scaled.softmax(-1)
     ordered, ids = scaled.sort(dim=-1, descending=True, stable=True)
@@ -81,6 +81,7 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
     before = probs.cumsum(-1) - probs
     keep &= (before < top_p[:, None]) | (top_p[:, None] >= 1)
     keep &= probs >= min_p[:, None] * probs[:, :1]
+    keep[:, 0] = True                                                     # a top_p that rounds to 0 still keeps the most probable
     keep = torch.zeros_like(keep).scatter(-1, ids, keep)
     return scaled.masked_fill(~keep, -torch.inf).softmax(-1)
 
@@ -134,8 +135,9 @@ class Sampler:
         def column(name: str, dtype: torch.dtype) -> Tensor:
             return torch.tensor([getattr(row.state.params, name) for row in rows], dtype=dtype, device=logits.device)
 
+        top_k = torch.tensor([min(row.state.params.top_k, logits.shape[-1]) for row in rows], device=logits.device)     # any integer will do
         probs = filtered_probabilities(
-            logits, column("temperature", logits.dtype), column("top_k", torch.int64), column("top_p", logits.dtype), column("min_p", logits.dtype),
+            logits, column("temperature", logits.dtype), top_k, column("top_p", logits.dtype), column("min_p", logits.dtype),
         )
         uniforms = [self._uniform.at(row.state.seed, row.branch, row.position) for row in rows]
         return inverse_cdf(probs, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))

@@ -51,6 +51,8 @@ class EventLog:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, StepStarted):
+            if event.step != self.last_step + 1:
+                raise ValueError(f"step {event.step} after step {self.last_step}: a log that has missed steps cannot go on; start a new one")
             self._next_step()
         self._chunks[-1].steps[-1].append(event)
         self.state.apply(event)
@@ -103,7 +105,7 @@ class EventLog:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the log as JSON lines: a header with the pool's size, then one event a line. Needs a log that starts empty and whole."""
         start = self._chunks[0].snapshot
-        if start.requests:
+        if start.requests or start.num_finished:
             raise ValueError(f"the log starts at step {start.step} with {len(start.requests)} unfinished requests; save one that started empty")
         header = {"format": FORMAT, "num_blocks": start.num_blocks, "block_size": start.block_size, "step": start.step,
                   "num_arrived": start.num_arrived}
@@ -115,19 +117,24 @@ class EventLog:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> EventLog:
         """Read a saved log. A file of another kind, or a damaged line, raises ValueError that names the line."""
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
         try:
+            lines = Path(path).read_text(encoding="utf-8").split("\n")
             header = json.loads(lines[0])
             if header.pop("format") != FORMAT:
                 raise ValueError("unknown format")
-            log = cls(TraceState(**header), max_steps=max(10_000, len(lines)))
-        except (IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
+            sizes = {name: header.pop(name) for name in ("num_blocks", "block_size", "step", "num_arrived")}
+            if header or any(type(size) is not int or size < low for size, low in zip(sizes.values(), (1, 1, 0, 0), strict=True)):
+                raise ValueError(f"sizes {sizes}, and unknown {sorted(header)}")
+            log = cls(TraceState(**sizes), max_steps=max(10_000, len(lines)))
+        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not a trace of paged_edu ({error!r} in line 1)") from error
         for number, line in enumerate(lines[1:], 2):
+            if not line:
+                continue
             try:
                 name, *values = json.loads(line)
                 log(_decode(name, values))
-            except (KeyError, TypeError, ValueError) as error:
+            except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
                 raise ValueError(f"{path}, line {number}: {error!r}") from error
         return log
 
@@ -135,6 +142,12 @@ class EventLog:
 def _decode(name: str, values: list[object]) -> Event:
     if name not in EVENT_TYPES:
         raise ValueError(f"unknown event {name!r}")
-    decoded = [tuple(v) if isinstance(v, list) else {int(k): n for k, n in v.items()} if isinstance(v, dict) else v for v in values]
-    event: Event = EVENT_TYPES[name](*decoded)
+    event: Event = EVENT_TYPES[name](*map(_value, values))
     return event
+
+
+def _value(value: object) -> object:
+    """JSON has no tuples and no integer keys."""
+    if isinstance(value, list):
+        return tuple(map(_value, value))
+    return {int(key): number for key, number in value.items()} if isinstance(value, dict) else value

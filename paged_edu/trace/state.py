@@ -80,6 +80,8 @@ class TraceState:
             case ev.StepScheduled(_, tokens):
                 self.scheduled = dict(tokens)
             case ev.RequestAdded(request_id, seq_id, prompt, max_tokens):
+                if request_id in self.requests or seq_id in self.sequences:
+                    raise ValueError(f"request {request_id!r} or sequence {seq_id} is there already")
                 self.requests[request_id] = RequestState(self.num_arrived, len(prompt), max_tokens)
                 self.sequences[seq_id] = SequenceState(request_id, list(prompt))
                 self.num_arrived += 1
@@ -94,6 +96,8 @@ class TraceState:
                     if seq.request_id == request_id:
                         seq.num_computed = 0
             case ev.BlocksAllocated(seq_id, blocks):
+                if not all(0 <= block < self.num_blocks for block in blocks):
+                    raise ValueError(f"blocks {blocks} are not all in a pool of {self.num_blocks}")
                 self.sequences[seq_id].blocks.extend(blocks)
             case ev.BlocksFreed(seq_id, blocks):
                 seq = self.sequences[seq_id]
@@ -117,6 +121,13 @@ class TraceState:
             case ev.RequestFinished(request_id):
                 del self.requests[request_id]
                 self.num_finished += 1
+            case ev.Recovered(num_arrived, requests, sequences):
+                self.num_finished += len(self.requests.keys() - {request[0] for request in requests})
+                self.num_arrived, self.scheduled = num_arrived, {}
+                known = [self.requests[request[0]].num_preemptions for request in requests if request[0] in self.requests]
+                self.num_preemptions += sum(request[5] for request in requests) - sum(known)
+                self.requests = {name: RequestState(at, prompt, most, Status(status), times) for name, at, prompt, most, status, times in requests}
+                self.sequences = {seq_id: SequenceState(name, list(tokens)) for seq_id, name, tokens in sequences}
             case ev.PoolExhausted():
                 pass                                        # the events of its end follow
             case _:

@@ -257,7 +257,8 @@ def test_a_step_that_failed_is_computed_again():
     scheduler.add(b)
     step(scheduler, runner)
     output = scheduler.schedule()
-    scheduler.roll_back(output)
+    assert output.scheduled
+    scheduler.recover()
     assert scheduler.manager.pool.num_used == 0
     assert [r.status for r in (a, b)] == [Status.PREEMPTED] * 2
     run(scheduler, runner)

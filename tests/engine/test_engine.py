@@ -165,9 +165,13 @@ def test_a_failure_keeps_the_requests_that_ended_in_the_same_step():
         return update(output, result)
 
     engine.scheduler.update = failing
-    with pytest.warns(RuntimeWarning, match="filled the pool"), pytest.raises(RuntimeError, match="in mid-step"):
+    with pytest.raises(RuntimeError, match="in mid-step"):
         finish(engine)
-    assert [o.request_id for o in engine.step()] == ["a"]
+    with pytest.raises(ValueError, match="in use"):
+        engine.add_request("a", [1])
+    with pytest.warns(RuntimeWarning, match="filled the pool"):
+        outputs = engine.step()
+    assert [(o.request_id, o.outputs[0].stop_reason) for o in outputs] == [("a", "kv_pool")]
     assert empty(engine)
 
 
