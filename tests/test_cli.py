@@ -58,7 +58,7 @@ def test_help_and_version_import_nothing_heavy():
     (["generate", "x", "--top-p", "0"], ["top_p", "above 0", "at most 1"]),
     (["generate", "x", "--max-tokens", "0"], ["max_tokens", "at least 1", "not 0"]),
     (["generate", "x", "--block-size", "0"], ["block_size", "between 1 and 256", "not 0"]),
-    (["generate", "x", "--num-gpu-blocks-override", "0"], ["num_gpu_blocks_override", "at least 1", "not 0"]),
+    (["generate", "x", "--num-gpu-blocks-override", "0"], ["num_gpu_blocks_override", "between 1 and", "not 0"]),
     (["generate", "x", "--seed", "-1"], ["seed", "between 0", "not -1"]),
     (["generate", "x", "--dtype", "int3"], ["dtype", "'int3'", "'float32'"]),
     (["generate", "x", "--no-such-flag"], ["--no-such-flag"]),
@@ -160,7 +160,7 @@ def test_a_warning_is_one_line(capsys):
     assert code == 0
     assert json.loads(out)["stop_reason"] == "kv_pool"
     warning = next(line for line in err.splitlines() if "warning" in line)
-    assert warning.startswith("paged-edu: warning: request '0-0' ended with")
+    assert warning.startswith("paged-edu: warning: request 'generate-0-0' ended with")
 
 
 def test_ctrl_c_is_130_without_a_traceback(capsys, monkeypatch):

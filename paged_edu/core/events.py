@@ -125,6 +125,8 @@ class SequenceForked(NamedTuple):
 class Recovered(NamedTuple):
     """A change was interrupted: every block is free, every request that is left waits. Carries all that a fold needs to go on."""
 
+    step: int
+    """The step that was interrupted, or the last one."""
     num_arrived: int
     requests: tuple[tuple[str, int, int, int, str, int], ...]
     """(request_id, arrival, prompt tokens, max_tokens, status, num_preemptions), first in line first."""

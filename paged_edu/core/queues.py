@@ -137,6 +137,6 @@ class Queues:
             self.waiting.append(request)
         self.waiting.sort(key=self.policy.key)
         if self.emit is not None:
-            self.emit(events.Recovered(self.num_arrived, tuple(
+            self.emit(events.Recovered(self.step, self.num_arrived, tuple(
                 (r.request_id, r.arrival_index, len(r.prompt_token_ids), r.max_tokens, str(r.status), r.num_preemptions) for r in self.waiting
             ), tuple((seq.seq_id, seq.request.request_id, tuple(seq.token_ids)) for seq in self.sequences.values())))

@@ -45,8 +45,8 @@ def load_tokenizer(path: Path) -> Any:
         raise ValueError(f"no tokenizer in {path}: none of {', '.join(TOKENIZER_FILES)}; pass tokenizer=..., or skip_tokenizer_init=True")
     try:
         return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"no tokenizer could be loaded from {path}: {str(error).splitlines()[0]}") from error
+    except Exception as error:      # transformers and tokenizers raise a dozen types, some of them bare Exception
+        raise ValueError(f"no tokenizer could be loaded from {path}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 
 
 def build_engine(config: EngineConfig) -> tuple[Engine, MemoryPlan]:

@@ -60,10 +60,9 @@ class Engine:
         self.clock = clock
         self.last_output: SchedulerOutput | None = None
         """The plan of the latest step."""
-        self._records: dict[str, PreparedRequest] = {}
+        self._records: dict[str, PreparedRequest] = {}      # a request stays until its last output has been returned
         self._sampling: dict[str, SamplingState] = {}
-        self._ended: dict[str, Request] = {}        # ended, and not yet returned by a step
-        self._kept: list[RequestOutput] = []
+        self._kept: list[RequestOutput] = []        # outputs that the next step returns first
         self._aborts: list[str] = []                # asked for in the middle of a change
         self._notes: list[str] = []                 # warnings that wait for a moment at which everything is consistent
         self._busy = False
@@ -136,12 +135,12 @@ class Engine:
         if self._busy:
             self._aborts.append(request_id)
             return None
-        if self._ended.pop(request_id, None) is None:
+        if not record.request.finished:
             with self._change("abort_request"):
                 self.scheduler.abort(request_id)
                 self._late_aborts()
-            self._ended.pop(request_id, None)
-        output = self._leave(record.request)
+        output = self._output(record)
+        self._forget(request_id)
         self._warn()
         return output
 
@@ -162,17 +161,17 @@ class Engine:
         """
         with self._change("step"):
             grown = self._advance()
-        outputs, self._kept = self._kept, []
-        try:
-            for request in grown:
-                if request.finished:
-                    outputs.append(self._leave(request))
-                elif not finished_only:
-                    outputs.append(self._output(self._records[request.request_id]))
-            self._warn()
-        except BaseException:
-            self._kept = [output for output in outputs if output.finished]
-            raise
+        outputs = list(self._kept)
+        known = {output.request_id for output in outputs}
+        for request in grown:
+            if request.request_id not in known and (request.finished or not finished_only):
+                outputs.append(self._output(self._records[request.request_id]))
+        # An interruption from here on must not swallow an output: until the return the next step would give them again.
+        self._kept = [output for output in outputs if output.finished]
+        for output in self._kept:
+            self._forget(output.request_id)
+        self._warn()
+        self._kept = []
         return outputs
 
     def keep(self, outputs: Sequence[RequestOutput]) -> None:
@@ -195,8 +194,8 @@ class Engine:
             else:
                 grown = self._grown_requests(self.scheduler.update(output, result))
         self._late_aborts()
-        ended, self._ended = self._ended, {}
-        return list((ended | {request.request_id: request for request in grown}).values())
+        ended = [record.request for record in self._records.values() if record.request.finished]
+        return list({request.request_id: request for request in (*grown, *ended)}.values())
 
     @contextmanager
     def _change(self, what: str) -> Iterator[None]:
@@ -208,7 +207,6 @@ class Engine:
             yield
         except BaseException:
             self.scheduler.recover()
-            self._ended = {i: record.request for i, record in self._records.items() if record.request.finished}
             raise
         finally:
             self._busy = False
@@ -216,10 +214,7 @@ class Engine:
     def _late_aborts(self) -> None:
         """The aborts that were asked for in the middle of the change."""
         while self._aborts:
-            record = self._records.get(self._aborts.pop(0))
-            if record is not None:
-                self.scheduler.abort(record.request.request_id)
-                self._ended[record.request.request_id] = record.request
+            self.scheduler.abort(self._aborts.pop(0))
 
     def _note_plan(self, output: SchedulerOutput) -> None:
         """Times of the requests that start, and those that ended because the pool cannot hold them."""
@@ -230,7 +225,6 @@ class Engine:
                 metrics.first_scheduled_time = now
         for request_id in output.refused:
             request, manager = self._records[request_id].request, self.scheduler.manager
-            self._ended[request_id] = request
             self._notes.append(
                 f"request {request_id!r} ended with {request.sequences[0].num_output_tokens} output tokens: alone, it has filled the pool of "
                 f"{manager.num_blocks} blocks of {manager.block_size} tokens (stop_reason 'kv_pool')"
@@ -253,21 +247,16 @@ class Engine:
             warnings.warn(self._notes.pop(0), RuntimeWarning, stacklevel=3)
 
     # -- outputs -------------------------------------------------------------------------------------------------------------------
-    def _leave(self, request: Request) -> RequestOutput:
-        """The last output of a request; every table that knows it forgets it."""
-        record = self._records[request.request_id]
-        record.metrics.finished_time = self.clock()
-        output = self._output(record)
-        self._forget(request.request_id)
-        return output
-
     def _forget(self, request_id: str) -> None:
-        for table in (self._records, self._sampling, self._ended):
-            table.pop(request_id, None)
+        """Every table that knows a request forgets it."""
+        self._records.pop(request_id, None)
+        self._sampling.pop(request_id, None)
 
     def _output(self, record: PreparedRequest) -> RequestOutput:
         request = record.request
         record.metrics.num_preemptions = request.num_preemptions
+        if request.finished:
+            record.metrics.finished_time = self.clock()
         return RequestOutput(
             request.request_id, record.prompt, request.prompt_token_ids,
             tuple(self._completion(seq, record.params) for seq in request.sequences), request.finished, record.metrics,

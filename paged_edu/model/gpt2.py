@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..attention.cache import LayerCache
 from ..attention.metadata import Attend, AttentionMetadata
 from .layers import Conv1D, Embedding, Linear, activation
-from .spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, read_int
+from .spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, read_flag, read_int, read_positive
 
 # The causal mask that old checkpoints store with each layer. "h.0.attn.c_attn.bias" is a real bias: match the whole name.
 _MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
@@ -29,8 +29,8 @@ class Attention(nn.Module):
         super().__init__()
         n = spec.hidden_size
         self.num_heads, self.head_dim = spec.num_heads, spec.head_dim
-        self.scale = self.head_dim**-0.5 if spec.config.get("scale_attn_weights", True) else 1.0
-        if spec.config.get("scale_attn_by_inverse_layer_idx", False):
+        self.scale = self.head_dim**-0.5 if read_flag(spec.config, "scale_attn_weights", True) else 1.0
+        if read_flag(spec.config, "scale_attn_by_inverse_layer_idx", False):
             self.scale /= layer + 1
         self.c_attn = Conv1D(n, 3 * n)
         self.c_proj = Conv1D(n, n)
@@ -61,7 +61,7 @@ class Block(nn.Module):
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
-        eps = spec.config.get("layer_norm_epsilon", 1e-5)
+        eps = read_positive(spec.config, "layer_norm_epsilon", 1e-5)
         self.ln_1 = nn.LayerNorm(spec.hidden_size, eps=eps)
         self.attn = Attention(spec, layer)
         self.ln_2 = nn.LayerNorm(spec.hidden_size, eps=eps)
@@ -82,7 +82,7 @@ class GPT2(CausalLM):
         self.wte = Embedding(spec.vocab_size, spec.hidden_size)
         self.wpe = Embedding(spec.max_positions, spec.hidden_size)
         self.h = nn.ModuleList(Block(spec, layer) for layer in range(spec.num_layers))
-        self.ln_f = nn.LayerNorm(spec.hidden_size, eps=spec.config.get("layer_norm_epsilon", 1e-5))
+        self.ln_f = nn.LayerNorm(spec.hidden_size, eps=read_positive(spec.config, "layer_norm_epsilon", 1e-5))
         self.lm_head = Linear(spec.hidden_size, spec.vocab_size, bias=False)
         self.tie_weights()
 
@@ -127,5 +127,5 @@ class GPT2(CausalLM):
         return ModelSpec(
             num_layers=read_int(config, "n_layer"), num_heads=n_head, num_kv_heads=n_head, head_dim=n_embd // n_head,
             hidden_size=n_embd, vocab_size=read_int(config, "vocab_size"), max_positions=read_int(config, "n_positions"),
-            tie_word_embeddings=bool(config.get("tie_word_embeddings", True)), config=config, **common,
+            tie_word_embeddings=read_flag(config, "tie_word_embeddings", True), config=config, **common,
         )

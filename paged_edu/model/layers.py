@@ -35,7 +35,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 def activation(name: str) -> Activation:
     """The elementwise function that config.json calls ``name``. Raises ModelLoadError (a ValueError) listing the known names."""
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ModelLoadError(f"unknown activation {name!r}; known are {', '.join(sorted(ACTIVATIONS))}")
     return ACTIVATIONS[name]
 

@@ -108,7 +108,10 @@ def load_spec(path: str | os.PathLike[str]) -> ModelSpec:
     """
     path = Path(path)
     config = _read_json(path / "config.json")
-    architecture = (config.get("architectures") or [_BY_MODEL_TYPE.get(config.get("model_type", ""), config.get("model_type"))])[0]
+    names, kind = config.get("architectures") or [], config.get("model_type")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not isinstance(kind, str | None):
+        raise ModelLoadError(f"{path}: architectures must be a list of names and model_type a name, not {names!r} and {kind!r}")
+    architecture = names[0] if names else _BY_MODEL_TYPE.get(kind or "", kind)
     if architecture not in ARCHITECTURES:
         raise ModelLoadError(f"{path}: architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}")
     if config.get("quantization_config"):
@@ -131,8 +134,11 @@ def load_model(path: str | os.PathLike[str], dtype: torch.dtype, device: torch.d
     path = Path(path)
     spec = load_spec(path)
     files = _weight_files(path)
-    with torch.device("meta"):
-        model = ARCHITECTURES[spec.architecture](spec)
+    try:
+        with torch.device("meta"):
+            model = ARCHITECTURES[spec.architecture](spec)
+    except RuntimeError as e:       # torch cannot even describe a tensor of that size
+        raise ModelLoadError(f"{path}: config.json describes tensors that are too large: {str(e).splitlines()[0]}") from e
     _fill(model, spec, files, dtype, torch.device(device))
     model.tie_weights()
     return model.requires_grad_(False).eval(), spec
@@ -211,7 +217,9 @@ def _read_json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as e:
         raise ModelLoadError(f"{file} is missing: not a Hugging Face model directory") from e
-    except (UnicodeDecodeError, json.JSONDecodeError) as e:
+    except OSError as e:
+        raise ModelLoadError(f"{file} cannot be read: {e.strerror}") from e
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as e:
         raise ModelLoadError(f"{file} is not valid JSON: {e}") from e
     if not isinstance(content, dict):
         raise ModelLoadError(f"{file} must hold a JSON object, not {type(content).__name__}")

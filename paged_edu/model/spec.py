@@ -5,6 +5,8 @@ the sampler needs the vocabulary and the tokens that end a text. All of that is 
 """
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,39 +52,58 @@ class ModelSpec:
     """config.json as it is, for what only the architecture understands."""
 
 
-class CausalLM(nn.Module):
+class CausalLM(nn.Module, ABC):
     """What `loader` and the runners ask of an architecture. A subclass is built by ``cls(spec)`` and overrides every method."""
 
     spec: ModelSpec
 
     @staticmethod
+    @abstractmethod
     def spec_from(config: Mapping[str, Any], **common: Any) -> ModelSpec:
         """Read the architecture's own keys; ``common`` holds the fields that are read alike for all. Raises ModelLoadError."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def rename(name: str) -> str | None:
         """Our parameter's name for a checkpoint tensor's; None: a buffer that is known and not needed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tie_weights(self) -> None:
         """Make the output head share the embedding's storage where the spec says so; called again once the weights are in."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(
         self, input_ids: Tensor, positions: Tensor, cache: LayerCaches, meta: AttentionMetadata, attend: Attend,
     ) -> Tensor:
         """Hidden states ``[T, hidden_size]`` of a flattened batch; keys and values go to ``cache[layer]``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """``[R, hidden_size]`` -> ``[R, vocab_size]``."""
-        raise NotImplementedError
+
+
+LARGEST_INT = 2**31 - 1
 
 
 def read_int(config: Mapping[str, Any], key: str, minimum: int = 1) -> int:
     """``config[key]`` as a checked integer. Raises ModelLoadError naming the key and the value."""
     value = config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise ModelLoadError(f"config.json: {key} must be an integer of at least {minimum}, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= LARGEST_INT:
+        raise ModelLoadError(f"config.json: {key} must be an integer from {minimum} to {LARGEST_INT}, not {value!r}")
+    return value
+
+
+def read_positive(config: Mapping[str, Any], key: str, default: float) -> float:
+    """``config[key]``, or the default, as a checked positive number. Raises ModelLoadError naming the key and the value."""
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ModelLoadError(f"config.json: {key} must be a positive number, not {value!r}")
+    return float(value)
+
+
+def read_flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
+    """``config[key]``, or the default, as true or false. Raises ModelLoadError naming the key and the value."""
+    value = config.get(key, default)
+    if not isinstance(value, bool):
+        raise ModelLoadError(f"config.json: {key} must be true or false, not {value!r}")
     return value

@@ -186,7 +186,7 @@ def train(args: argparse.Namespace) -> None:
             checkpoint(step + 1)
             tqdm.write(f"step {step + 1}: held out {nats_per_character(model, held, len(held_text), *windows(args.context)):.4f} nats a character")
     save(args, model, tokenizer)
-    report(args.out, args.corpus)
+    report(args.out, args.corpus, write=True)
 
 
 def save(args: argparse.Namespace, model: Any, tokenizer: Any) -> None:
@@ -202,8 +202,8 @@ def save(args: argparse.Namespace, model: Any, tokenizer: Any) -> None:
         file.chmod(0o644)                       # safetensors makes private files; an installed package is read by everybody
 
 
-def report(folder: Path, corpus: Path) -> float:
-    """Evaluate the stored model on the held-out tenth, write the figures into ``training.json`` and print them."""
+def report(folder: Path, corpus: Path, write: bool) -> float:
+    """Measure the stored model on the held-out tenth; ``write``: into its ``training.json`` and model card (README.md) as well."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -219,11 +219,13 @@ def report(folder: Path, corpus: Path) -> float:
         "parameters": sum(p.numel() for p in model.parameters()), "window": window, "stride": stride,
         "bytes": sum(f.stat().st_size for f in folder.iterdir() if f.suffix in (".safetensors", ".json") and f.name != "training.json"),
     }
+    print(f"{figure:.4f} nats a character over {len(held_text):,} held-out characters ({time.perf_counter() - start:.1f} s)")
+    if not write:
+        return figure
     (folder / "training.json").write_text(json.dumps(result, indent=1) + "\n")
     (folder / "README.md").write_text(CARD.format(
         **result, positions=model.config.n_positions, layers=model.config.n_layer, width=model.config.n_embd, heads=model.config.n_head,
         vocab=model.config.vocab_size))
-    print(f"{figure:.4f} nats a character over {len(held_text):,} held-out characters ({time.perf_counter() - start:.1f} s)")
     return figure
 
 
@@ -232,7 +234,7 @@ def main(argv: list[str] | None = None) -> None:
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("--corpus", type=Path, required=True, help="a text file: speeches separated by blank lines")
     p.add_argument("--out", type=Path, default=Path("data/tiny-shakespeare"), help="folder for model and tokenizer")
-    p.add_argument("--evaluate", type=Path, metavar="DIR", help="only measure the model in DIR on the held-out tenth")
+    p.add_argument("--evaluate", type=Path, metavar="DIR", help="only measure the model in DIR on the held-out tenth and print the figure")
     p.add_argument("--checkpoint", type=Path, default=Path("tiny-shakespeare.ckpt"), help="resume file, rewritten as training goes on")
     p.add_argument("--steps", type=int, default=3000, help="a resumed run may change them: the learning rate then follows the new end")
     p.add_argument("--batch", type=int, default=4, help="windows a step")
@@ -255,7 +257,7 @@ def main(argv: list[str] | None = None) -> None:
 
         torch.set_num_threads(args.threads)
     if args.evaluate:
-        report(args.evaluate, args.corpus)
+        report(args.evaluate, args.corpus, write=False)
     else:
         train(args)
 

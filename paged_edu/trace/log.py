@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.events import EVENT_TYPES, Event, StepStarted
+from ..core.events import EVENT_TYPES, Event, Recovered, StepStarted
 from ..core.scheduler import Scheduler
 from .state import TraceState
 
@@ -54,6 +54,8 @@ class EventLog:
             if event.step != self.last_step + 1:
                 raise ValueError(f"step {event.step} after step {self.last_step}: a log that has missed steps cannot go on; start a new one")
             self._next_step()
+        elif isinstance(event, Recovered) and event.step > self.last_step:
+            self._next_step()                               # the interruption came just before the step could say that it starts
         self._chunks[-1].steps[-1].append(event)
         self.state.apply(event)
 

@@ -121,9 +121,9 @@ class TraceState:
             case ev.RequestFinished(request_id):
                 del self.requests[request_id]
                 self.num_finished += 1
-            case ev.Recovered(num_arrived, requests, sequences):
+            case ev.Recovered(step, num_arrived, requests, sequences):
                 self.num_finished += len(self.requests.keys() - {request[0] for request in requests})
-                self.num_arrived, self.scheduled = num_arrived, {}
+                self.step, self.num_arrived, self.scheduled = step, num_arrived, {}
                 known = [self.requests[request[0]].num_preemptions for request in requests if request[0] in self.requests]
                 self.num_preemptions += sum(request[5] for request in requests) - sum(known)
                 self.requests = {name: RequestState(at, prompt, most, Status(status), times) for name, at, prompt, most, status, times in requests}
