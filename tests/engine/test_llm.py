@@ -156,7 +156,8 @@ def test_unknown_options_name_the_nearest():
 @pytest.mark.parametrize(("name", "value", "message"), [
     ("block_size", 0, "between 1 and 256, not 0"), ("block_size", 300, "between 1 and 256, not 300"), ("block_size", 1.5, "integer"),
     ("gpu_memory_utilization", 0, "above 0"), ("gpu_memory_utilization", 1.1, "at most 1"), ("gpu_memory_utilization", float("nan"), "nan"),
-    ("num_gpu_blocks_override", 0, "between 1 and 2147483647, not 0"), ("max_num_seqs", 0, "at least 1"), ("max_num_batched_tokens", -1, "at least 1, not -1"),
+    ("num_gpu_blocks_override", 0, "between 1 and 2147483647, not 0"),
+    ("max_num_seqs", 0, "at least 1"), ("max_num_batched_tokens", -1, "at least 1, not -1"),
     ("max_model_len", 1, "at least 2, not 1"), ("max_model_len", 513, "max_model_len is 513; tiny-shakespeare has positions for 512"),
     ("dtype", "float8", "one of 'auto'"), ("device", "tpu", "device"), ("device", "", "non-empty"), ("device", "cuda:99", "CUDA devices"),
     ("seed", -1, "between 0"), ("swap_space", -1, "at least 0"), ("watermark", 1, "below 1"), ("kv_manager", "slab", "one of 'paged'"),
