@@ -174,6 +174,8 @@ class Scheduler(Queues):
         for item in output.scheduled:
             seq = self.sequences.get(item.seq_id)
             if seq is not None:                             # None: aborted while the step ran
+                if item.num_samples and item.request_id not in result.branches:
+                    raise ValueError(f"step {output.step}: {item.request_id!r} was to be sampled and the runner gave no token for it")
                 seq.num_computed_tokens = item.start + len(item.token_ids)
                 self.manager.commit(seq, seq.num_computed_tokens)
         grown: list[Sequence] = []

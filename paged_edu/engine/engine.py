@@ -116,7 +116,10 @@ class Engine:
         self._sampling[request.request_id] = SamplingState(params, seed, len(request.prompt_token_ids), stops)
         try:
             self.scheduler.add(request)
-        except BaseException:
+        except ValueError:                          # refused, and nothing was changed
+            self._forget(request.request_id)
+            raise
+        except BaseException:                       # interrupted half way
             self.scheduler.recover()
             self.scheduler.abort(request.request_id)
             self._forget(request.request_id)

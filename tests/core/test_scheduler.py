@@ -321,6 +321,13 @@ def test_a_runner_that_answers_for_others_is_refused():
         scheduler.update(output, StepResult({"r": (Branch(0, (1,)), Branch(9, (1,)))}))
 
 
+def test_a_runner_that_forgets_a_request_is_named():
+    scheduler, _ = make()
+    scheduler.add(request("r", 2))
+    with pytest.raises(ValueError, match="step 1: 'r' was to be sampled and the runner gave no token"):
+        scheduler.update(scheduler.schedule(), StepResult())
+
+
 def test_the_plan_prints_the_mechanism():
     scheduler, runner = make(budget=8)
     scheduler.add(request("a", 10, max_tokens=2))
