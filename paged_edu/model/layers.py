@@ -1,4 +1,4 @@
-"""Pieces that several architectures share: activation functions, and layers that take their weights from a checkpoint.
+"""Pieces that several architectures share: activation functions, norms, and layers that take their weights from a checkpoint.
 
 This package serves models and never trains one from random weights, so no layer here initialises its parameters: until the loader
 fills them they hold nothing of meaning. (On torch's meta device the random initialisers would also import seconds' worth of compiler.)
@@ -68,3 +68,18 @@ class Conv1D(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[T, in]`` -> ``[T, out]``."""
         return torch.addmm(self.bias, x, self.weight)
+
+
+class RMSNorm(nn.Module):
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension: scaled, not centred (Zhang and Sennrich, arXiv:1910.07467)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., width]``, same shape and dtype. The norm is taken in float32 whatever the dtype, float64 too, as in transformers."""
+        y = x.float()
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * y.to(x.dtype)

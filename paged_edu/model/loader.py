@@ -20,13 +20,20 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from .gpt2 import GPT2
+from .llama import Llama, Mistral, Qwen2, Qwen3
 from .spec import CausalLM, ModelLoadError, ModelSpec
 
 __all__ = ["ARCHITECTURES", "ModelLoadError", "ModelSpec", "choose_dtype", "load_model", "load_spec", "resolve"]
 
-ARCHITECTURES: dict[str, type[CausalLM]] = {"GPT2LMHeadModel": GPT2, "GPT2Model": GPT2}
+ARCHITECTURES: dict[str, type[CausalLM]] = {
+    "GPT2LMHeadModel": GPT2, "GPT2Model": GPT2,
+    "LlamaForCausalLM": Llama, "MistralForCausalLM": Mistral, "Qwen2ForCausalLM": Qwen2, "Qwen3ForCausalLM": Qwen3,
+}
 """Architecture name in config.json -> the class that runs it."""
-_BY_MODEL_TYPE = {"gpt2": "GPT2LMHeadModel"}  # for a config.json without "architectures"
+_BY_MODEL_TYPE = {  # for a config.json without "architectures"
+    "gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
 
 EMBEDDED = ("tiny-shakespeare",)
 """Short names of the models that come with the package."""
@@ -141,7 +148,8 @@ def load_model(path: str | os.PathLike[str], dtype: torch.dtype, device: torch.d
         raise ModelLoadError(f"{path}: config.json describes tensors that are too large: {str(e).splitlines()[0]}") from e
     _fill(model, spec, files, dtype, torch.device(device))
     model.tie_weights()
-    return model.requires_grad_(False).eval(), spec
+    # The weights are there already; this moves buffers, which are computed on the CPU and not in the file.
+    return model.to(device).requires_grad_(False).eval(), spec
 
 
 def _fill(model: CausalLM, spec: ModelSpec, files: Iterable[Path], dtype: torch.dtype, device: torch.device) -> None:

@@ -64,5 +64,17 @@ def theirs(model, output):
     return logits[len(output.prompt_token_ids) - 1 : len(ids) - 1]
 
 
+def check(llm, hf, prompts, params, atol=1e-9):
+    """Generate, and compare logits and (greedy) tokens with transformers'; nothing stays in the pool. Returns the outputs."""
+    outputs, rows = generate(llm, prompts, params)
+    for output, logits in zip(outputs, rows):
+        expected = theirs(hf, output)
+        assert torch.allclose(logits, expected, atol=atol, rtol=0), (logits - expected).abs().max()
+        assert list(output.outputs[0].token_ids) == expected.argmax(-1).tolist()
+        assert output.outputs[0].finish_reason == "length"
+    assert llm.engine.scheduler.manager.pool.num_used == 0
+    return outputs
+
+
 def greedy(count, **options):
     return SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, **options)

@@ -1,7 +1,7 @@
 """GPT-2 through the whole engine equals transformers: whatever the block size, the chunks, the batch, and however often it was preempted."""
 import pytest
 import torch
-from parity import generate, greedy, prompts_of, random_gpt2, smallest_pool, theirs
+from parity import check, generate, greedy, prompts_of, random_gpt2, smallest_pool, theirs
 
 from paged_edu import LLM, SamplingParams
 
@@ -18,17 +18,6 @@ VARIANTS = {
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpt2")
     return folder, random_gpt2(folder)
-
-
-def check(llm, hf, prompts, params, atol=1e-9):
-    outputs, rows = generate(llm, prompts, params)
-    for output, logits in zip(outputs, rows):
-        expected = theirs(hf, output)
-        assert torch.allclose(logits, expected, atol=atol, rtol=0), (logits - expected).abs().max()
-        assert list(output.outputs[0].token_ids) == expected.argmax(-1).tolist()
-        assert output.outputs[0].finish_reason == "length"
-    assert llm.engine.scheduler.manager.pool.num_used == 0
-    return outputs
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 0])
