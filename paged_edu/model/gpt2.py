@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.cache import LayerCache
@@ -100,14 +99,9 @@ class GPT2(CausalLM):
         x = self.ln_f(x)
         return x
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """``[R, hidden_size]`` -> ``[R, vocab_size]``, in the model's dtype."""
-        return F.linear(hidden, self.lm_head.weight)
-
-    def tie_weights(self) -> None:
-        """Where the spec ties them, the output head *is* the embedding: one tensor, not two equal ones."""
-        if self.spec.tie_word_embeddings:
-            self.lm_head.weight = self.wte.weight
+    @property
+    def embedding(self) -> Embedding:
+        return self.wte
 
     @staticmethod
     def rename(name: str) -> str | None:

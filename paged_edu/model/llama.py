@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.cache import LayerCache
@@ -138,14 +137,9 @@ class Llama(CausalLM):
         x = self.norm(x)
         return x
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """``[R, hidden_size]`` -> ``[R, vocab_size]``, in the model's dtype."""
-        return F.linear(hidden, self.lm_head.weight)
-
-    def tie_weights(self) -> None:
-        """Where the spec ties them, the output head *is* the embedding: one tensor, not two equal ones."""
-        if self.spec.tie_word_embeddings:
-            self.lm_head.weight = self.embed_tokens.weight
+    @property
+    def embedding(self) -> Embedding:
+        return self.embed_tokens
 
     @staticmethod
     def rename(name: str) -> str | None:

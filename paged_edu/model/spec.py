@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.cache import KVCache, LayerCache
@@ -53,9 +54,16 @@ class ModelSpec:
 
 
 class CausalLM(nn.Module, ABC):
-    """What `loader` and the runners ask of an architecture. A subclass is built by ``cls(spec)`` and overrides every method."""
+    """What `loader` and the runners ask of an architecture. A subclass is built by ``cls(spec)`` and overrides every abstract method."""
 
     spec: ModelSpec
+    lm_head: nn.Linear
+    """The output head, ``[vocab_size, hidden_size]``, without a bias."""
+
+    @property
+    @abstractmethod
+    def embedding(self) -> nn.Embedding:
+        """The token embedding, ``[vocab_size, hidden_size]``."""
 
     @staticmethod
     @abstractmethod
@@ -67,9 +75,10 @@ class CausalLM(nn.Module, ABC):
     def rename(name: str) -> str | None:
         """Our parameter's name for a checkpoint tensor's; None: a buffer that is known and not needed."""
 
-    @abstractmethod
     def tie_weights(self) -> None:
-        """Make the output head share the embedding's storage where the spec says so; called again once the weights are in."""
+        """Where the spec ties them, the output head *is* the embedding, one tensor; called again once the weights are in."""
+        if self.spec.tie_word_embeddings:
+            self.lm_head.weight = self.embedding.weight
 
     @abstractmethod
     def forward(
@@ -77,9 +86,9 @@ class CausalLM(nn.Module, ABC):
     ) -> Tensor:
         """Hidden states ``[T, hidden_size]`` of a flattened batch; keys and values go to ``cache[layer]``."""
 
-    @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
-        """``[R, hidden_size]`` -> ``[R, vocab_size]``."""
+        """``[R, hidden_size]`` -> ``[R, vocab_size]``, in the model's dtype."""
+        return F.linear(hidden, self.lm_head.weight)
 
 
 LARGEST_INT = 2**31 - 1
