@@ -65,7 +65,8 @@ class Panel:
                 ("Play", "Step by itself, or pause", view.toggle), ("End", "The newest recorded step", view.end),
             )
         }
-        self.slider = widgets.IntSlider(description="step", layout=widgets.Layout(width="300px"))
+        # Not continuous: while the kernel moves it, a page that lags behind must not send an old position back.
+        self.slider = widgets.IntSlider(description="step", continuous_update=False, layout=widgets.Layout(width="300px"))
         self.slider.observe(self._seek, "value")
         self.speed = widgets.FloatSlider(
             value=view.speed, min=0.5, max=10, step=0.5, description="steps/s", readout_format=".1f", layout=widgets.Layout(width="260px"),
