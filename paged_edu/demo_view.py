@@ -245,7 +245,7 @@ def print_numbers(console: Console, result: demo.DemoResult) -> None:
 def print_next(console: Console) -> None:
     """How to go on, in words that work where the demo was started: the environment may not be on the PATH."""
     here = "" if shutil.which("paged-edu") else f"{Path(sys.executable).parent}{os.sep}"
-    if here.startswith(str(Path.cwd())):
+    if here and Path(here).is_relative_to(Path.cwd()):
         here = f"{Path(here).relative_to(Path.cwd())}{os.sep}"
     missing = [name for name in ("jupyterlab", "ipywidgets", "anywidget", "plotly") if find_spec(name) is None]
     console.print("\nThe notebooks show how it works, block by block:", markup=False)

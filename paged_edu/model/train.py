@@ -233,7 +233,7 @@ def main(argv: list[str] | None = None) -> None:
     p = argparse.ArgumentParser(prog="python -m paged_edu.model.train", description=__doc__.split("\n")[0],
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("--corpus", type=Path, required=True, help="a text file: speeches separated by blank lines")
-    p.add_argument("--out", type=Path, default=Path("data/tiny-shakespeare"), help="folder for model and tokenizer")
+    p.add_argument("--out", type=Path, default=Path("my-model"), help="folder for model and tokenizer")
     p.add_argument("--evaluate", type=Path, metavar="DIR", help="only measure the model in DIR on the held-out tenth and print the figure")
     p.add_argument("--checkpoint", type=Path, default=Path("tiny-shakespeare.ckpt"), help="resume file, rewritten as training goes on")
     p.add_argument("--steps", type=int, default=3000, help="a resumed run may change them: the learning rate then follows the new end")
@@ -252,6 +252,9 @@ def main(argv: list[str] | None = None) -> None:
     args = p.parse_args(argv)
     if not args.corpus.is_file():
         p.error(f"no such corpus: {args.corpus}")
+    for name in ("steps", "batch", "context", "layers", "width", "heads", "report_every"):
+        if getattr(args, name) < 1:
+            p.error(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")
     if args.threads:
         import torch
 

@@ -6,6 +6,7 @@ sees is the real scheduler and the real memory manager at work. Without Jupyter 
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
@@ -105,7 +106,7 @@ class BlockPoolView:
 
     def seek(self, step: int) -> str:
         """Show a recorded step, the nearest one if the log does not hold ``step``."""
-        log = self._live()
+        log, step = self._live(), operator.index(step)      # a broken number must not become the step in the picture
         self.shown = min(max(step, log.first_step), log.last_step)
         return self._say(step_sentence(log, self.shown))
 
