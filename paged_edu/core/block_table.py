@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .block_pool import BlockPool
-from .plan import Copy
+from .plan import COMPUTED_SLOT, Copy
 
 
 def num_blocks_for(num_tokens: int, block_size: int) -> int:
@@ -25,12 +25,14 @@ def block_fills(num_tokens: int, block_size: int, num_blocks: int) -> Iterator[i
 class BlockTable:
     """The block table of one sequence. Every entry is one reference to a block of the pool."""
 
-    __slots__ = ("block_size", "blocks", "pool")
+    __slots__ = ("block_size", "blocks", "entries", "pool")
 
-    def __init__(self, pool: BlockPool, block_size: int, blocks: list[int] | None = None) -> None:
+    def __init__(self, pool: BlockPool, block_size: int, blocks: list[int] | None = None, entries: list[int] | None = None) -> None:
         self.pool = pool
         self.block_size = block_size
         self.blocks: list[int] = blocks if blocks is not None else []
+        self.entries: list[int] = entries if entries is not None else []
+        """Prefix index entries of the full, computed blocks, from the first one on; empty where nothing is cached."""
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -43,11 +45,11 @@ class BlockTable:
         return self.blocks[index] * self.block_size + offset
 
     def slots(self, start: int, stop: int) -> tuple[int, ...]:
-        """The slots of positions ``start .. stop - 1``."""
-        size, blocks = self.block_size, self.blocks
-        if stop - start == 1 and 0 <= start < len(blocks) * size:           # a decode step
+        """The slots of positions ``start .. stop - 1``; `COMPUTED_SLOT` for what the prefix index knows, since that is computed already."""
+        size, blocks, known = self.block_size, self.blocks, len(self.entries) * self.block_size
+        if stop - start == 1 and known <= start < len(blocks) * size:       # a decode step
             return (blocks[start // size] * size + start % size,)
-        return tuple([self.slot(position) for position in range(start, stop)])
+        return tuple([COMPUTED_SLOT if position < known else self.slot(position) for position in range(start, stop)])
 
     def blocks_needed(self, num_tokens: int) -> int:
         """New blocks that the table needs before it can hold ``num_tokens`` tokens."""
@@ -82,19 +84,25 @@ class BlockTable:
         self.blocks[index] = new[0]
         return Copy(old, new[0])
 
-    def fork(self) -> BlockTable:
-        """A second table that refers to the same blocks: nothing is copied until somebody writes."""
-        self.pool.share(self.blocks)
-        return BlockTable(self.pool, self.block_size, list(self.blocks))
+    def fork(self, num_tokens: int | None = None) -> BlockTable:
+        """A second table that refers to the same blocks, or to those of the first ``num_tokens`` tokens: nothing is copied until somebody writes."""
+        keep = len(self.blocks) if num_tokens is None else num_blocks_for(num_tokens, self.block_size)
+        full = len(self.entries) if num_tokens is None else num_tokens // self.block_size
+        blocks = self.blocks[:keep]
+        self.pool.share(blocks)
+        return BlockTable(self.pool, self.block_size, blocks, self.entries[:full])
 
     def truncate(self, num_tokens: int) -> list[int]:
         """Drop the blocks beyond ``num_tokens`` tokens; returns them."""
         if num_tokens < 0:
             raise ValueError(f"a table cannot be cut to {num_tokens} tokens")
-        keep = num_blocks_for(num_tokens, self.block_size)
+        keep, full = num_blocks_for(num_tokens, self.block_size), num_tokens // self.block_size
         dropped = self.blocks[keep:]
         self.pool.free(dropped)
         del self.blocks[keep:]
+        if full < keep and len(self.entries) > full and self.pool.index is not None and self.pool.ref_counts[self.blocks[full]] == 1:
+            self.pool.index.forget(self.blocks[full])       # it will be written again; a shared one is copied before that
+        del self.entries[full:]
         return dropped
 
     def release(self) -> list[int]:

@@ -41,10 +41,12 @@ class RequestAdmitted(NamedTuple):
 
 
 class RequestPreempted(NamedTuple):
-    """Running -> preempted: its blocks are free, ``num_lost`` computed tokens have to be computed again."""
+    """Running -> preempted or swapped: its blocks are free. "recompute": ``num_lost`` computed tokens have to be computed again."""
 
     request_id: str
     num_lost: int
+    mode: str = "recompute"
+    """"recompute" or "swap"."""
 
 
 class PoolExhausted(NamedTuple):
@@ -82,6 +84,47 @@ class BlocksFreed(NamedTuple):
 
     seq_id: int
     blocks: tuple[int, ...]
+
+
+class BlocksShared(NamedTuple):
+    """The table of ``seq_id`` begins with blocks that hold its text already: hits of the prefix cache, or blocks of its own group."""
+
+    seq_id: int
+    blocks: tuple[int, ...]
+
+
+class BlocksEntered(NamedTuple):
+    """``blocks``, full and computed by ``seq_id``, can be found in the prefix index from now on, until they are handed out for something else."""
+
+    seq_id: int
+    blocks: tuple[int, ...]
+
+
+class BlocksForgotten(NamedTuple):
+    """``blocks`` are no longer in the prefix index."""
+
+    blocks: tuple[int, ...]
+
+
+class BlocksSwappedOut(NamedTuple):
+    """The computed blocks of ``seq_id`` are in host memory, in ``cpu_blocks``; its table is empty."""
+
+    seq_id: int
+    cpu_blocks: tuple[int, ...]
+
+
+class BlocksSwappedIn(NamedTuple):
+    """``seq_id`` has a table again: ``blocks``, of which ``copied`` came back from host memory; the others were still here."""
+
+    seq_id: int
+    blocks: tuple[int, ...]
+    copied: tuple[int, ...]
+
+
+class CpuBlocksFreed(NamedTuple):
+    """``seq_id`` ended while its blocks were in host memory."""
+
+    seq_id: int
 
 
 class TableForked(NamedTuple):
@@ -136,7 +179,8 @@ class Recovered(NamedTuple):
 
 Event: TypeAlias = (
     StepStarted | StepScheduled | RequestAdded | RequestAdmitted | RequestPreempted | PoolExhausted | SequenceFinished | RequestFinished
-    | BlocksAllocated | BlocksFreed | TableForked | BlockCopied | TokensWritten | TokensSampled | SequenceForked | Recovered
+    | BlocksAllocated | BlocksFreed | BlocksShared | BlocksEntered | BlocksForgotten | BlocksSwappedOut | BlocksSwappedIn | CpuBlocksFreed
+    | TableForked | BlockCopied | TokensWritten | TokensSampled | SequenceForked | Recovered
 )
 Emit: TypeAlias = Callable[[Event], None]
 EVENT_TYPES: dict[str, type] = {t.__name__: t for t in Event.__args__}

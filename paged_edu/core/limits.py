@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PREEMPTION_MODES = ("auto", "recompute", "swap")
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
@@ -16,6 +18,9 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0
     """Longest chunk of a prompt in one step; 0: only the budget bounds it."""
     enable_chunked_prefill: bool = True
+    preemption_mode: str = "auto"
+    """How a preempted request comes back: "recompute"; "swap", as long as host memory has room; "auto": swap where several branches would be
+    computed again, recompute otherwise (Paper §4.5)."""
 
     def __post_init__(self) -> None:
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"):
@@ -32,6 +37,8 @@ class SchedulerConfig:
             )
         if self.long_prefill_token_threshold < 0:
             raise ValueError(f"long_prefill_token_threshold must be at least 0, not {self.long_prefill_token_threshold}")
+        if self.preemption_mode not in PREEMPTION_MODES:
+            raise ValueError(f"preemption_mode must be one of {', '.join(PREEMPTION_MODES)}, not {self.preemption_mode!r}")
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise ValueError(
                 f"without chunked prefill a whole prompt must fit one step: max_num_batched_tokens ({self.max_num_batched_tokens}) "

@@ -21,3 +21,10 @@ class FCFS:
 
     def key(self, request: Request) -> tuple[float, ...]:
         return (request.arrival_index,)
+
+
+class Priority:
+    """The smallest ``priority`` first; among equals, first come, first served. The least urgent steps back first."""
+
+    def key(self, request: Request) -> tuple[float, ...]:
+        return (request.priority, request.arrival_index)

@@ -5,14 +5,33 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 from itertools import count
 
 from . import events
 from .block_table import num_blocks_for
+from .groups import assign_leaders
 from .kv_manager import AllocStatus, KVManager
 from .limits import SchedulerConfig
+from .plan import Copy
 from .policy import FCFS, Policy
 from .sequence import Request, Sequence, Status
+
+
+@dataclass(slots=True)
+class PrefixStats:
+    """What the prefix cache was good for, in tokens."""
+
+    queries: int = 0
+    """Tokens of requests when they were first admitted."""
+    hits: int = 0
+    """Of those, the ones that the cache held."""
+    returning_hits: int = 0
+    """Tokens that a preempted request found again; no user would call them hits."""
+
+    @property
+    def hit_rate(self) -> float:
+        return self.hits / self.queries if self.queries else 0.0
 
 
 class Queues:
@@ -34,8 +53,11 @@ class Queues:
         self.num_running_seqs = 0
         self.num_arrived = 0
         """Requests ever queued; the next one's place in the order of arrival."""
+        self.prefix_stats = PrefixStats()
         self._planned = False
         """A step is planned and its `update` has not come yet."""
+        self._moved: list[Copy] = []
+        """Copies that a fork asked for after a step; they run in the next one."""
         self._seq_ids = count()
 
     # -- requests come and go ------------------------------------------------------------------------------------------------------
@@ -44,15 +66,16 @@ class Queues:
         name, limit, length = f"request {request.request_id!r}", self.config.max_model_len, len(request.prompt_token_ids)
         if request.request_id in self.requests:
             raise ValueError(f"request id {request.request_id!r} is in use by a request that has not finished")
-        if request.n > 1:
-            raise ValueError(f"{name}: n is {request.n}; several branches a request are not served yet")
+        for what, most in (("max_num_seqs", self.config.max_num_seqs), ("max_num_batched_tokens", self.config.max_num_batched_tokens)):
+            if request.n > most:
+                raise ValueError(f"{name}: {'its beams' if request.beam else 'n'} would be {request.n} sequences at once; {what} is {most}")
         if length >= limit:
             raise ValueError(f"{name}: the prompt has {length} tokens; max_model_len is {limit}, and at least 1 is for the output")
         if self.manager.status(request) is AllocStatus.NEVER:
             size, blocks = self.manager.block_size, self.manager.num_blocks
-            raise ValueError(
-                f"{name}: the prompt has {length} tokens and needs {num_blocks_for(length, size)} blocks of {size}; the pool has {blocks}"
-            )
+            need = num_blocks_for(length, size)
+            also = f", and each of the {request.n} branches a block of its own" if need <= blocks else ""
+            raise ValueError(f"{name}: the prompt has {length} tokens and needs {need} blocks of {size}{also}; the pool has {blocks}")
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ValueError, and changes nothing, if its id is in use or if it could never run."""
@@ -61,7 +84,7 @@ class Queues:
         request.arrival_index = self.num_arrived
         request.status = Status.WAITING
         seq = Sequence(next(self._seq_ids), request, 0, list(request.prompt_token_ids))
-        request.sequences, request.live = [seq], [seq]
+        request.sequences, request.live, request.pending = [seq], [seq], [seq]
         self.num_arrived += 1
         self.requests[request.request_id] = request
         self.sequences[seq.seq_id] = seq
@@ -93,10 +116,14 @@ class Queues:
         if self.manager.holds(seq):
             self.manager.free(seq)
         seq.finish_reason, seq.stop_reason = reason, stop_reason
+        places = request.places
         request.live.remove(seq)
         del self.sequences[seq.seq_id]
+        if request.pending:                                 # a leader may have gone
+            request.pending = [other for other in request.pending if other is not seq]
+            self._assign_leaders(request)
         if request.status is Status.RUNNING:
-            self.num_running_seqs -= 1
+            self.num_running_seqs += request.places - places
         if self.emit is not None:
             self.emit(events.SequenceFinished(request.request_id, seq.seq_id, reason, stop_reason))
         if not request.live:
@@ -105,6 +132,14 @@ class Queues:
             del self.requests[request.request_id]
             if self.emit is not None:
                 self.emit(events.RequestFinished(request.request_id))
+
+    def _assign_leaders(self, request: Request) -> None:
+        """Who of a group that comes back computes what several of its branches begin with; nobody where blocks cannot be shared."""
+        if len(request.live) > 1 and self.manager.shares_blocks:
+            assign_leaders(request, self.manager.block_size)
+        else:
+            for seq in request.pending:
+                seq.leader, seq.num_led_tokens = None, 0
 
     def _remove(self, queue: list[Request], request: Request) -> None:
         index = bisect_left(queue, self.policy.key(request), key=self.policy.key)
@@ -119,20 +154,28 @@ class Queues:
         """
         self.manager.reset()
         self.running, self.waiting, self.sequences, self.num_running_seqs = [], [], {}, 0
-        self._planned = False
+        self._planned, self._moved = False, []
         for request in list(self.requests.values()):
+            if request.branching is not None:               # complete what was begun
+                request.branching.apply(request)
+                for seq, reason in request.branching.ended:
+                    seq.finish_reason, seq.stop_reason = reason, None
+                request.branching = None
             for seq in request.sequences:
                 seq.num_computed_tokens = 0
                 if not seq.finished and seq.num_output_tokens:
                     seq.finish_reason, seq.stop_reason = seq.stop_check(self.config.max_model_len) or (None, None)
-            request.live = [seq for seq in request.sequences if not seq.finished]
+            request.live = [seq for seq in request.live if not seq.finished]
             if not request.live:
                 request.status = Status.FINISHED
                 del self.requests[request.request_id]
                 continue
             if request.status is Status.RUNNING:
-                request.status = Status.PREEMPTED
                 request.num_preemptions += 1
+            if request.status in (Status.RUNNING, Status.SWAPPED):
+                request.status = Status.PREEMPTED
+            request.pending = list(request.live)
+            self._assign_leaders(request)
             self.sequences |= {seq.seq_id: seq for seq in request.live}
             self.waiting.append(request)
         self.waiting.sort(key=self.policy.key)

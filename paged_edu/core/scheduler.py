@@ -3,7 +3,7 @@
 One rule covers prefill, chunked prefill, decode and recomputation: ``num_computed_tokens`` catches up with ``num_tokens``. A step has a budget of
 tokens; sequences that need one token come first, so a long prompt never stalls them; what is left goes to prompts, in policy order.
 Memory is given out in policy order as well: whoever finds no block takes it from the last running request, which gives back all its
-blocks (all or nothing) and is recomputed later.
+blocks (all or nothing) and is recomputed later, or swapped out and in. The branches of a request run, stop and return together.
 """
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from bisect import insort
 from dataclasses import dataclass, field
 
 from . import events
+from .groups import branch_out
 from .kv_manager import AllocStatus
 from .limits import SchedulerConfig as SchedulerConfig
 from .plan import Branch, Copy, ScheduledSeq, SchedulerOutput, StepResult
@@ -23,6 +24,8 @@ class _Step:
     """The plan of a step while it is made."""
 
     scheduled: list[ScheduledSeq] = field(default_factory=list)
+    swap_out: list[Copy] = field(default_factory=list)
+    swap_in: list[Copy] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
     admitted: list[str] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
@@ -41,7 +44,10 @@ class Scheduler(Queues):
         self._planned = True
         if self.emit is not None:
             self.emit(events.StepStarted(self.step))
-        step = _Step()
+        step = _Step(copies=self._moved)
+        self._moved = []
+        for request in [r for r in self.running if r.pending]:
+            self._rejoin(request, step)
         grants, budget = self._split_budget()
         for request, tokens in grants:
             if request.status is not Status.RUNNING or not any(tokens):     # preempted earlier in this loop; no budget left
@@ -55,8 +61,8 @@ class Scheduler(Queues):
         if not step.preempted:                              # who has just stepped back is not overtaken
             self._admit(step, budget)
         output = SchedulerOutput(
-            self.step, tuple(step.scheduled), copies=tuple(step.copies), admitted=tuple(step.admitted),
-            preempted=tuple(step.preempted), refused=tuple(step.refused),
+            self.step, tuple(step.scheduled), tuple(step.swap_out), tuple(step.swap_in), tuple(step.copies), tuple(step.admitted),
+            tuple(step.preempted), tuple(step.refused),
         )
         if self.emit is not None:
             self.emit(events.StepScheduled(self.step, {s.seq_id: len(s.token_ids) for s in output.scheduled}))
@@ -88,19 +94,20 @@ class Scheduler(Queues):
         """Tokens that each branch computes, at most ``budget`` together.
 
         Either all branches catch up in this step (then the request samples), or each stays at least one token behind, so that the
-        last tokens of all branches run in the same step: the gang barrier.
+        last tokens of all branches run in the same step: the gang barrier. A branch whose beginning another one computes waits for that.
         """
         left = [seq.num_uncomputed for seq in request.live]
-        if sum(left) == len(left) and len(left) <= budget:
+        all_ready = not request.pending or all(seq.leader is None for seq in request.live)
+        if all_ready and sum(left) == len(left) and len(left) <= budget:
             return left
-        if not self.config.enable_chunked_prefill:
-            return left if sum(left) <= budget else [0] * len(left)
-        limit = min(budget, self.config.long_prefill_token_threshold or budget)
-        if sum(left) <= limit:
-            return left
+        chunked = self.config.enable_chunked_prefill
+        limit = min(budget, self.config.long_prefill_token_threshold or budget) if chunked else budget
+        if all_ready and (sum(left) <= limit or (not chunked and len(left) == 1)):
+            return left if sum(left) <= limit else [0]
         chunk = []
-        for tokens in left:
-            chunk.append(min(tokens - 1, limit))
+        for seq, tokens in zip(request.live, left):
+            run = tokens - 1 if seq.leader is None else 0
+            chunk.append(min(run, limit) if chunked or run <= limit else 0)
             limit -= chunk[-1]
         return chunk
 
@@ -121,38 +128,80 @@ class Scheduler(Queues):
         return None
 
     def _admit(self, step: _Step, budget: int) -> None:
-        """Start waiting requests in policy order, as long as the first one finds a place, a token of the budget and its blocks."""
+        """Start waiting requests in policy order, as long as the first one finds its places, a token of the budget and its blocks."""
         while self.waiting:
             request = self.waiting[0]
-            if self.num_running_seqs + len(request.live) > self.config.max_num_seqs or not any(self._chunk(request, budget)):
+            if self.num_running_seqs + request.places > self.config.max_num_seqs or not any(self._chunk(request, budget)):
                 return
+            if any(other.pending and self.policy.key(other) < self.policy.key(request) for other in self.running):
+                return                                      # a group that is still coming back is not overtaken
             status = self.manager.status(request)
             if status is AllocStatus.LATER:
                 return
             if status is AllocStatus.NEVER:     # only after a preemption: its outputs have outgrown the pool
                 self._exhausted(request, step)
                 continue
-            for seq in request.live:
-                cached = self.manager.admit(seq, seq.num_tokens)
-                if cached is None:
-                    raise RuntimeError(f"the manager answered OK for {request.request_id!r} and then found no blocks for it")
-                seq.num_computed_tokens = cached
-            del self.waiting[0]
-            insort(self.running, request, key=self.policy.key)
-            self.num_running_seqs += len(request.live)
-            request.status = Status.RUNNING
-            step.admitted.append(request.request_id)
-            if self.emit is not None:
-                tokens = sum(seq.num_tokens for seq in request.live)
-                self.emit(events.RequestAdmitted(request.request_id, tokens, sum(seq.num_computed_tokens for seq in request.live)))
+            self._start(request, step)
             chunk = self._chunk(request, budget)
+            copies = self.manager.reserve(request.live, chunk)
+            if copies is None:
+                raise RuntimeError(f"the manager answered OK for {request.request_id!r} and then found no blocks for it")
+            step.copies += copies
             self._plan(request, chunk, step)
             budget -= sum(chunk)
+
+    def _start(self, request: Request, step: _Step) -> None:
+        """Waiting, preempted or swapped -> running, with its blocks."""
+        num_cached = 0
+        if request.status is Status.SWAPPED:
+            copies = self.manager.swap_in(request.live)
+            step.swap_in += copies if copies is not None else ()
+            started = copies is not None
+        else:
+            started = self._join(request)
+            num_cached = sum(seq.num_computed_tokens for seq in request.live)
+        if not started:
+            raise RuntimeError(f"the manager answered OK for {request.request_id!r} and then found no blocks for it")
+        tokens = sum(seq.num_tokens for seq in request.live)
+        if request.status is Status.WAITING:
+            request.num_cached_tokens = num_cached
+            self.prefix_stats.queries += tokens
+            self.prefix_stats.hits += num_cached
+        else:
+            self.prefix_stats.returning_hits += num_cached
+        del self.waiting[0]
+        insort(self.running, request, key=self.policy.key)
+        self.num_running_seqs += request.places
+        request.status = Status.RUNNING
+        step.admitted.append(request.request_id)
+        if self.emit is not None:
+            self.emit(events.RequestAdmitted(request.request_id, tokens, num_cached))
+
+    def _join(self, request: Request) -> bool:
+        """Blocks for the pending branches whose leader has come far enough; False: there was no room for one of them."""
+        for seq in list(request.pending):
+            leader = seq.leader
+            if leader is None or (leader not in request.pending and leader.num_computed_tokens >= seq.num_led_tokens):
+                num_cached = self.manager.admit(seq, seq.num_tokens, leader, seq.num_led_tokens)
+                if num_cached is None:
+                    return False
+                seq.num_computed_tokens = min(num_cached, seq.num_tokens - 1)       # at least one token is queried
+                seq.leader, seq.num_led_tokens = None, 0
+                request.pending.remove(seq)
+        return True
+
+    def _rejoin(self, request: Request, step: _Step) -> None:
+        """The next branches of a group that comes back; if somebody has taken their blocks, the last in policy order steps back."""
+        while request.pending and not self._join(request):
+            victim = self.running[-1]
+            self._preempt(victim, step)
+            if victim is request:
+                return
 
     def _plan(self, request: Request, tokens: list[int], step: _Step) -> None:
         """Write down what the branches of a request run. They sample when all of them have caught up."""
         manager, live = self.manager, request.live
-        caught_up = True
+        caught_up, num_samples = not request.pending, 1 if request.forked else request.n
         for seq, n in zip(live, tokens):
             if seq.num_computed_tokens + n < len(seq.token_ids):
                 caught_up = False
@@ -162,7 +211,8 @@ class Scheduler(Queues):
                 ids = (seq.token_ids[start],) if n == 1 else tuple(seq.token_ids[start : start + n])
                 step.scheduled.append(ScheduledSeq._make((              # the constructor takes twice as long
                     request.request_id, seq.seq_id, seq.branch, ids, start,
-                    manager.slots(seq, start, start + n), tuple(manager.table(seq)), n - 1 if caught_up else None, 1 if caught_up else 0,
+                    manager.slots(seq, start, start + n), tuple(manager.table(seq)),
+                    n - 1 if caught_up else None, num_samples if caught_up else 0,
                 )))
 
     # -- the end of a step ---------------------------------------------------------------------------------------------------------
@@ -188,42 +238,81 @@ class Scheduler(Queues):
         return grown
 
     def _branch_out(self, request_id: str, branches: tuple[Branch, ...], grown: list[Sequence]) -> None:
-        """Append the sampled tokens. One branch a live sequence today; fork and prune come with parallel sampling and beams."""
+        """Append the sampled tokens; fork all children, then free the parents that nobody continues (Paper §4.4)."""
         request = self.requests.get(request_id)
-        if request is None or branches[0].parent not in self.sequences:
+        if request is None or request.status is not Status.RUNNING:
             return                                          # aborted while the step ran; the id may be in use again
         live = request.live
-        if len(branches) == len(live) == 1 and branches[0].parent == live[0].seq_id:    # nearly always: no lists to compare
-            live[0].token_ids += branches[0].tokens
-            if self.emit is not None:
-                self.emit(events.TokensSampled(branches[0].parent, branches[0].tokens))
-            grown.append(live[0])
-            return
-        if [branch.parent for branch in branches] != [seq.seq_id for seq in live]:
-            raise ValueError(
-                f"request {request_id!r}: branches of {[b.parent for b in branches]} answer sequences {[seq.seq_id for seq in live]}"
-            )
-        for seq, branch in zip(live, branches):
+        if len(branches) == len(live) == 1 and branches[0].parent == live[0].seq_id and request.forked and not request.beam:
+            seq, branch = live[0], branches[0]              # nearly always: no lists to compare
             seq.token_ids += branch.tokens
+            if branch.logprob:
+                seq.cumulative_logprob += branch.logprob
             if self.emit is not None:
-                self.emit(events.TokensSampled(seq.seq_id, branch.tokens))
-        grown += live
+                self.emit(events.TokensSampled(branch.parent, branch.tokens))
+            grown.append(seq)
+            return
+        places = request.places
+        record, forks = branch_out(request, branches, self._seq_ids)
+        request.branching = record
+        record.apply(request)
+        self._fork(request, forks)
+        if self.emit is not None:
+            for seq, _, new, _ in record.tokens:
+                self.emit(events.TokensSampled(seq.seq_id, new))
+        self.num_running_seqs += request.places - places
+        grown += [seq for seq, *_ in record.tokens]
+        for seq, reason in record.ended:
+            self._finish(seq, reason, None)
+        request.branching = None
+
+    def _fork(self, request: Request, forks: list[tuple[Sequence, Sequence]]) -> None:
+        """New branches: known to the scheduler, and with a table that shares every block of the parent's. An ended hypothesis needs none."""
+        for parent, child in forks:
+            self.sequences[child.seq_id] = child
+            if self.emit is not None:
+                self.emit(events.SequenceForked(request.request_id, parent.seq_id, child.seq_id))
+        ended = request.branching.ended if request.branching is not None else []
+        for parent, child in forks:
+            if any(child is seq for seq, _ in ended):
+                continue
+            copies = self.manager.fork(parent, child)
+            if copies is None:                              # a manager that copies, and has no room: the child is computed from its tokens
+                child.num_computed_tokens = 0
+                request.pending.append(child)
+            else:
+                self._moved += copies
 
     # -- leaving -------------------------------------------------------------------------------------------------------------------
     def _preempt(self, request: Request, step: _Step) -> None:
-        """All-or-nothing: the request gives back every block and is recomputed later, its sampled tokens with its prompt (Paper §4.5)."""
+        """All-or-nothing: the request gives back every block (Paper §4.5).
+
+        Recomputation throws keys and values away and computes them again from the tokens, sampled ones included; swapping moves
+        them to host memory. One sequence is recomputed faster than it is moved (Paper §7.3); several share less than they would compute.
+        """
         lost = sum(seq.num_computed_tokens for seq in request.live)
-        for seq in request.live:
-            self.manager.free(seq)
-            seq.num_computed_tokens = 0
+        mode = self.config.preemption_mode
+        copies = None
+        if lost and not request.pending and (mode == "swap" or (mode == "auto" and len(request.live) > 1)):
+            copies = self.manager.swap_out(request.live)
+        if copies is None:                                  # host memory is full, or swapping was not asked for
+            for seq in request.live:
+                if self.manager.holds(seq):
+                    self.manager.free(seq)
+                seq.num_computed_tokens = 0
+            request.pending = list(request.live)
+            self._assign_leaders(request)
+        else:
+            step.swap_out += copies
         self._remove(self.running, request)
-        self.num_running_seqs -= len(request.live)
+        self.num_running_seqs -= request.places
         insort(self.waiting, request, key=self.policy.key)
-        request.status = Status.PREEMPTED
+        request.status = Status.PREEMPTED if copies is None else Status.SWAPPED
         request.num_preemptions += 1
         step.preempted.append(request.request_id)
         if self.emit is not None:
-            self.emit(events.RequestPreempted(request.request_id, lost))
+            recompute = copies is None
+            self.emit(events.RequestPreempted(request.request_id, lost if recompute else 0, "recompute" if recompute else "swap"))
 
     def _exhausted(self, request: Request, step: _Step) -> None:
         step.refused.append(request.request_id)

@@ -37,6 +37,11 @@ class Sequence:
     """"stop", "length" or "abort"; None while it is alive."""
     stop_reason: int | str | None = None
     """The stop token or string that ended it; "kv_pool" when it had the whole pool and filled it."""
+    cumulative_logprob: float = 0.0
+    """Sum of the log-probabilities of its output tokens, where the runner gives them."""
+    leader: Sequence | None = None
+    """While the group comes back: the branch that computes the first ``num_led_tokens`` tokens for this one as well."""
+    num_led_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -61,6 +66,8 @@ class Sequence:
     def stop_check(self, max_model_len: int) -> tuple[str, int | None] | None:
         """``(finish_reason, stop_reason)`` if the last token ends the sequence. Runs after every sampled token, the first included."""
         request, last, num_tokens = self.request, self.token_ids[-1], len(self.token_ids)
+        if request.beam:                                    # the search says which branches end
+            return None
         num_output_tokens = num_tokens - len(request.prompt_token_ids)
         if num_output_tokens >= request.min_tokens:
             if last in request.stop_token_ids:
@@ -87,7 +94,11 @@ class Request:
     stop_token_ids: frozenset[int] = frozenset()
     """The user's own stop tokens."""
     n: int = 1
-    """Sequences that the request fans out into."""
+    """Sequences that the request fans out into; of a beam search its width."""
+    beam: bool = False
+    """Beam search: every step the runner says which branches go on and which have ended; no token ends a sequence by itself."""
+    cache_salt: str | None = None
+    """Only requests with the same salt share cached blocks."""
     priority: int = 0
     """Smaller is more urgent; read by the priority policy only."""
     arrival_time: float = 0.0
@@ -98,8 +109,14 @@ class Request:
     sequences: list[Sequence] = field(default_factory=list)
     """Every sequence that the request ever had, finished ones included."""
     live: list[Sequence] = field(default_factory=list)
-    """The branches that still grow, in branch order."""
+    """The branches that still grow; samples in branch order, beams best first."""
+    pending: list[Sequence] = field(default_factory=list)
+    """Live branches that have no blocks yet although the request runs: they wait for their leaders."""
+    branching: Branching | None = None
+    """The outcome of a step while it is taken in; see `Branching`."""
     num_preemptions: int = 0
+    num_cached_tokens: int = 0
+    """Prompt tokens that the prefix cache held when the request was first admitted."""
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
@@ -112,3 +129,35 @@ class Request:
     @property
     def finished(self) -> bool:
         return self.status is Status.FINISHED
+
+    @property
+    def forked(self) -> bool:
+        """Whether it has fanned out into its branches."""
+        return len(self.sequences) > 1 or self.n == 1
+
+    @property
+    def places(self) -> int:
+        """Of ``max_num_seqs``: a request that has not fanned out yet keeps room for all its branches."""
+        return len(self.live) if self.forked or not self.live else self.n
+
+
+@dataclass(frozen=True, slots=True)
+class Branching:
+    """What a step makes of the branches of a request, written down before anything is changed.
+
+    The changes follow one by one; an interruption between two of them would leave beams of different lengths. Applying the record again
+    completes it.
+    """
+
+    tokens: tuple[tuple[Sequence, list[int], tuple[int, ...], float], ...]
+    """``(sequence, all its tokens, the new ones, its cumulative log-probability)`` for old and new branches."""
+    sequences: list[Sequence]
+    """All sequences of the request, new branches included."""
+    going_on: list[Sequence]
+    ended: list[tuple[Sequence, str]]
+    """``(sequence, finish_reason)``: finished hypotheses, and parents that nobody continues ("pruned")."""
+
+    def apply(self, request: Request) -> None:
+        for seq, token_ids, _, cumulative in self.tokens:
+            seq.token_ids, seq.cumulative_logprob = token_ids, cumulative
+        request.sequences, request.live = self.sequences, self.going_on + [seq for seq, _ in self.ended]

@@ -9,8 +9,8 @@ import torch
 from ..attention import reference
 from ..attention.cache import KVCache, bytes_per_block
 from ..config import EngineConfig
-from ..core.kv_manager import PagedKVManager
 from ..core.limits import SchedulerConfig
+from ..core.paged import PagedKVManager
 from ..core.scheduler import Scheduler
 from ..model.loader import choose_dtype, load_model, load_spec, resolve
 from ..sampling.sampler import Sampler

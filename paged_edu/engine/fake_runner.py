@@ -2,16 +2,17 @@
 
 Its "keys and values" are one 64-bit number a slot, made of token and position. The next token is a function of the sum of the numbers
 that it reads *through the block table*. A block that was freed too early, a copy that was left out or a wrong slot changes the text,
-and `expected_tokens` says what the text should have been. It drives tests, the scheduler benchmark and the pictures.
+and `expected_tokens` and `expected_beams` say what the text should have been. It drives tests, the scheduler benchmark and the pictures.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..core.plan import COMPUTED_SLOT, Branch, ScheduledSeq, SchedulerOutput, StepResult
+from ..core.plan import COMPUTED_SLOT, Branch, Copy, ScheduledSeq, SchedulerOutput, StepResult
 
 _MASK = (1 << 64) - 1
 POISON = np.uint64(0xDEAD_DEAD_DEAD_DEAD)
@@ -28,38 +29,65 @@ def _mix(tokens: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return mixed
 
 
+@dataclass(frozen=True, slots=True)
+class FakeBeam:
+    """A beam search that `FakeRunner` acts out for a request: which branches go on depends on all that they read."""
+
+    width: int
+    prompt_len: int
+    max_tokens: int
+
+
 class FakeRunner:
     """Answers each step from a byte-exact model of the KV cache.
 
-    ``vocab_size`` bounds the tokens that it "samples" (ids ``0 .. vocab_size - 1``); ``branch`` is mixed in, so that branches differ.
+    ``vocab_size`` bounds the tokens that it "samples" (ids ``0 .. vocab_size - 1``); the branch is mixed in, so that branches differ.
+    ``num_cpu_blocks`` is the size of host memory. ``beams`` says which request ids are beam searches; tests add to it.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, vocab_size: int = 1000) -> None:
+    def __init__(self, num_blocks: int, block_size: int, vocab_size: int = 1000, num_cpu_blocks: int = 0) -> None:
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.cells = np.full(num_blocks * block_size, POISON, dtype=np.uint64)
-        self.num_copies = 0
+        self.cpu_cells = np.full(num_cpu_blocks * block_size, POISON, dtype=np.uint64)
+        self.beams: dict[str, FakeBeam] = {}
+        self.num_copies = self.num_swapped_out = self.num_swapped_in = 0
 
     def execute(self, output: SchedulerOutput, sampling: Mapping[str, Any] | None = None) -> StepResult:
-        self._copy(output)
+        if output.swap_out and output.swap_in:
+            raise ValueError(f"step {output.step} swaps both ways")
+        self._move(output.step, output.swap_out, self.cells, self.cpu_cells)
+        self._move(output.step, output.swap_in, self.cpu_cells, self.cells)
+        self._move(output.step, output.copies, self.cells, self.cells)
+        self.num_copies += len(output.copies)
+        self.num_swapped_out += len(output.swap_out)
+        self.num_swapped_in += len(output.swap_in)
         for item in output.scheduled:
             self._write(item)
-        branches: dict[str, tuple[Branch, ...]] = {}
+        rows: dict[str, list[ScheduledSeq]] = {}
         for item in output.scheduled:
             self._check_context(item)
             if item.num_samples:
-                token = self._next_token(self._read(item), item.seq_len, item.branch)
-                branches[item.request_id] = (*branches.get(item.request_id, ()), Branch(item.seq_id, (token,)))
-        return StepResult(branches)
+                rows.setdefault(item.request_id, []).append(item)
+        return StepResult({request_id: tuple(self._branches(request_id, items)) for request_id, items in rows.items()})
 
-    def _copy(self, output: SchedulerOutput) -> None:
-        sources, targets = {c.src for c in output.copies}, [c.dst for c in output.copies]
-        if sources & set(targets) or len(set(targets)) != len(targets):
-            raise ValueError(f"step {output.step}: a block is a target twice, or both source and target: {output.copies}")
-        pages = self.cells.reshape(-1, self.block_size)
-        if output.copies:
-            pages[targets] = pages[[c.src for c in output.copies]].copy()
-        self.num_copies += len(output.copies)
+    def _branches(self, request_id: str, items: list[ScheduledSeq]) -> Iterable[Branch]:
+        digests = [int(self._read(item).sum(dtype=np.uint64)) for item in items]
+        beam = self.beams.get(request_id)
+        if beam is not None:
+            for row, token, reason in _beam_step(digests, items[0].seq_len, beam, self.vocab_size):
+                yield Branch(items[row].seq_id, (token,), finish_reason=reason)
+            return
+        for item, digest in zip(items, digests, strict=True):
+            for sample in range(item.num_samples):
+                yield Branch(item.seq_id, (_token(digest, item.seq_len, item.branch + sample, self.vocab_size),))
+
+    def _move(self, step: int, copies: Sequence[Copy], source: np.ndarray, target: np.ndarray) -> None:
+        sources, targets = [c.src for c in copies], [c.dst for c in copies]
+        if len(set(targets)) != len(targets) or (source is target and set(sources) & set(targets)):
+            raise ValueError(f"step {step}: a block is a target twice, or both source and target: {copies}")
+        if copies:
+            target.reshape(-1, self.block_size)[targets] = source.reshape(-1, self.block_size)[sources].copy()
 
     def _write(self, item: ScheduledSeq) -> None:
         slots = np.array(item.slots, dtype=np.int64)
@@ -79,9 +107,6 @@ class FakeRunner:
         if not np.array_equal(own, expected):
             raise ValueError(f"{item.request_id}/{item.branch}: slots {item.slots} are not what its block table reads at {item.start}")
 
-    def _next_token(self, cells: np.ndarray, length: int, branch: int) -> int:
-        return _token(int(cells.sum(dtype=np.uint64)), length, branch, self.vocab_size)
-
 
 def _token(digest: int, length: int, branch: int, vocab_size: int) -> int:
     x = (digest ^ (length * 0x9E3779B97F4A7C15) ^ (branch * 0xC2B2AE3D27D4EB4F)) & _MASK
@@ -96,3 +121,30 @@ def expected_tokens(prompt: Sequence[int], count: int, vocab_size: int = 1000, b
         cells = _mix(np.array(tokens), np.arange(len(tokens)))
         tokens.append(_token(int(cells.sum(dtype=np.uint64)), len(tokens), branch, vocab_size))
     return tokens[len(prompt) :]
+
+
+def _beam_step(digests: Sequence[int], length: int, beam: FakeBeam, vocab_size: int) -> list[tuple[int, int, str | None]]:
+    """``(row, token, finish_reason)`` of each survivor, then of each hypothesis: a pure function of what the rows read."""
+    mixed = sum((row + 1) * digest for row, digest in enumerate(digests)) & _MASK
+    last = length + 1 >= beam.prompt_len + beam.max_tokens
+    steps: list[tuple[int, int, str | None]] = []
+    for rank in range(beam.width):
+        row = _token(mixed, length, 2 * rank, len(digests))
+        steps.append((row, _token(digests[row], length, rank, vocab_size), "length" if last else None))
+    if not last and _token(mixed, length, 1, 3) == 0:       # now and then a hypothesis ends
+        row = _token(mixed, length, 3, len(digests))
+        steps.append((row, _token(digests[row], length, beam.width, vocab_size), "stop"))
+    return steps
+
+
+def expected_beams(prompt: Sequence[int], beam: FakeBeam, vocab_size: int = 1000) -> list[tuple[list[int], str]]:
+    """``(output tokens, finish_reason)`` of every hypothesis that `FakeRunner`'s beam search ends, in the order of their ends."""
+    rows = [list(prompt)]
+    ended: list[tuple[list[int], str | None]] = []
+    while rows:
+        digests = [int(_mix(np.array(row), np.arange(len(row))).sum(dtype=np.uint64)) for row in rows]
+        going_on: list[tuple[list[int], str | None]] = []
+        for row, token, reason in _beam_step(digests, len(rows[0]), beam, vocab_size):
+            (going_on if reason is None else ended).append((rows[row] + [token], reason))
+        rows = [tokens for tokens, _ in going_on]
+    return [(tokens[len(prompt) :], str(reason)) for tokens, reason in ended]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..core import events as ev
 from ..core.block_table import block_fills
-from ..core.kv_manager import PagedKVManager
+from ..core.paged import PagedKVManager
 from ..core.scheduler import Scheduler
 from ..core.sequence import Status
 
@@ -25,6 +25,8 @@ class SequenceState:
     num_computed: int = 0
     blocks: list[int] = field(default_factory=list)
     """Its block table; empty while it holds nothing."""
+    cpu_blocks: list[int] = field(default_factory=list)
+    """Its blocks in host memory, while it is swapped out."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,8 @@ class BlockView:
     """Slots that hold a token."""
     logical: int | None = None
     """Logical index in the first owner's table."""
+    cached: bool = False
+    """Nobody refers to it, and the prefix index still knows its text."""
 
     @property
     def ref_count(self) -> int:
@@ -67,9 +71,13 @@ class TraceState:
     sequences: dict[int, SequenceState] = field(default_factory=dict)
     scheduled: dict[int, int] = field(default_factory=dict)
     """Tokens that each sequence runs in the current step."""
+    entered: set[int] = field(default_factory=set)
+    """Blocks that the prefix index knows, in use or not."""
     num_finished: int = 0
     num_preemptions: int = 0
     num_copies: int = 0
+    num_swapped_out: int = 0
+    """Preemptions by swapping."""
 
     # -- the fold ------------------------------------------------------------------------------------------------------------------
     def apply(self, event: ev.Event) -> None:
@@ -87,18 +95,35 @@ class TraceState:
                 self.num_arrived += 1
             case ev.RequestAdmitted(request_id, _, _):
                 self.requests[request_id].status = Status.RUNNING
-            case ev.RequestPreempted(request_id, _):
+            case ev.RequestPreempted(request_id, _, mode):
                 request = self.requests[request_id]
-                request.status = Status.PREEMPTED
+                request.status = Status.SWAPPED if mode == "swap" else Status.PREEMPTED
                 request.num_preemptions += 1
                 self.num_preemptions += 1
+                self.num_swapped_out += mode == "swap"
                 for seq in self.sequences.values():
-                    if seq.request_id == request_id:
+                    if seq.request_id == request_id and mode == "recompute":
                         seq.num_computed = 0
             case ev.BlocksAllocated(seq_id, blocks):
                 if not all(0 <= block < self.num_blocks for block in blocks):
                     raise ValueError(f"blocks {blocks} are not all in a pool of {self.num_blocks}")
                 self.sequences[seq_id].blocks.extend(blocks)
+                self.entered.difference_update(blocks)
+            case ev.BlocksShared(seq_id, blocks):
+                seq = self.sequences[seq_id]
+                seq.blocks = list(blocks)
+                seq.num_computed = min(len(blocks) * self.block_size, len(seq.tokens) - 1)
+            case ev.BlocksEntered(_, blocks):
+                self.entered.update(blocks)
+            case ev.BlocksForgotten(blocks):
+                self.entered.difference_update(blocks)
+            case ev.BlocksSwappedOut(seq_id, cpu_blocks):
+                self.sequences[seq_id].blocks, self.sequences[seq_id].cpu_blocks = [], list(cpu_blocks)
+            case ev.BlocksSwappedIn(seq_id, blocks, copied):
+                self.sequences[seq_id].blocks, self.sequences[seq_id].cpu_blocks = list(blocks), []
+                self.entered.difference_update(copied)
+            case ev.CpuBlocksFreed(seq_id):
+                self.sequences[seq_id].cpu_blocks = []
             case ev.BlocksFreed(seq_id, blocks):
                 seq = self.sequences[seq_id]
                 if tuple(seq.blocks[len(seq.blocks) - len(blocks) :]) != tuple(blocks):
@@ -106,6 +131,7 @@ class TraceState:
                 del seq.blocks[len(seq.blocks) - len(blocks) :]
             case ev.BlockCopied(seq_id, index, _, dst):
                 self.sequences[seq_id].blocks[index] = dst
+                self.entered.discard(dst)
                 self.num_copies += 1
             case ev.TableForked(parent, child):
                 self.sequences[child].blocks = list(self.sequences[parent].blocks)
@@ -123,7 +149,7 @@ class TraceState:
                 self.num_finished += 1
             case ev.Recovered(step, num_arrived, requests, sequences):
                 self.num_finished += len(self.requests.keys() - {request[0] for request in requests})
-                self.step, self.num_arrived, self.scheduled = step, num_arrived, {}
+                self.step, self.num_arrived, self.scheduled, self.entered = step, num_arrived, {}, set()
                 known = [self.requests[request[0]].num_preemptions for request in requests if request[0] in self.requests]
                 self.num_preemptions += sum(request[5] for request in requests) - sum(known)
                 self.requests = {name: RequestState(at, prompt, most, Status(status), times) for name, at, prompt, most, status, times in requests}
@@ -149,7 +175,10 @@ class TraceState:
                 owners.setdefault(block, []).append(seq_id)
                 fill[block] = max(fill.get(block, 0), filled)
                 logical.setdefault(block, index)
-        return [BlockView(b, tuple(owners.get(b, ())), fill.get(b, 0), logical.get(b)) for b in range(self.num_blocks)]
+        return [
+            BlockView(b, tuple(owners.get(b, ())), fill.get(b, 0), logical.get(b), b in self.entered and b not in owners)
+            for b in range(self.num_blocks)
+        ]
 
     def ref_counts(self) -> list[int]:
         """References to each block: entries in all tables."""
@@ -181,7 +210,11 @@ class TraceState:
                 request.arrival_index, len(request.prompt_token_ids), request.max_tokens, request.status, request.num_preemptions,
             )
             for seq in request.live:
-                blocks = list(manager.table(seq)) if manager.holds(seq) else []
-                state.sequences[seq.seq_id] = SequenceState(request.request_id, list(seq.token_ids), seq.num_computed_tokens, blocks)
+                table, swapped = manager.tables.get(seq.seq_id), manager.swapped.tables.get(seq.seq_id)
+                state.sequences[seq.seq_id] = SequenceState(
+                    request.request_id, list(seq.token_ids), seq.num_computed_tokens, list(table.blocks) if table is not None else [],
+                    list(swapped.blocks) if swapped is not None else [],
+                )
         state.num_arrived = scheduler.num_arrived
+        state.entered = set(manager.index or ())
         return state

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from ..core.events import Event
-from ..core.kv_manager import PagedKVManager
+from ..core.paged import PagedKVManager
 from ..core.plan import SchedulerOutput
 from ..core.scheduler import Scheduler, SchedulerConfig
 from ..core.sequence import Request

@@ -1,7 +1,7 @@
 """Helpers of the scheduler tests: build one, drive it with the fake runner that moves bytes, check every step."""
 from __future__ import annotations
 
-from paged_edu.core.kv_manager import PagedKVManager
+from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.scheduler import Scheduler, SchedulerConfig
 from paged_edu.core.sequence import Request, Status
 from paged_edu.engine.fake_runner import FakeRunner, expected_tokens
@@ -10,10 +10,12 @@ from paged_edu.trace import TraceState
 VOCAB = 1000
 
 
-def make(num_blocks=8, block_size=4, max_model_len=64, budget=64, seqs=16, policy=None, watermark=0.0, **options):
-    manager = PagedKVManager(num_blocks, block_size, watermark)
+def make(
+    num_blocks=8, block_size=4, max_model_len=64, budget=64, seqs=16, policy=None, watermark=0.0, prefix_caching=False, cpu_blocks=0, **options,
+):
+    manager = PagedKVManager(num_blocks, block_size, watermark, prefix_caching=prefix_caching, num_cpu_blocks=cpu_blocks)
     config = SchedulerConfig(max_model_len, min(seqs, budget), budget, **options)
-    return Scheduler(config, manager, policy), FakeRunner(num_blocks, block_size, VOCAB)
+    return Scheduler(config, manager, policy), FakeRunner(num_blocks, block_size, VOCAB, cpu_blocks)
 
 
 def request(name, prompt_len, max_tokens=5, **options):
@@ -26,17 +28,26 @@ def check(scheduler):
     scheduler.manager.check()
     queued = scheduler.waiting + scheduler.running
     assert len({r.request_id for r in queued}) == len(queued) == len(scheduler.requests), "a request is in exactly one queue"
-    assert scheduler.num_running_seqs == sum(len(r.live) for r in scheduler.running) <= scheduler.config.max_num_seqs
+    assert scheduler.num_running_seqs == sum(r.places for r in scheduler.running) <= scheduler.config.max_num_seqs
+    manager = scheduler.manager
     for r in scheduler.running:
         assert r.status is Status.RUNNING
-        assert all(scheduler.manager.holds(s) for s in r.live)
+        assert r.branching is None
+        for s in r.live:
+            assert (s.seq_id in manager.tables) != (s in r.pending)
+            assert s in r.pending or s.leader is None
     for r in scheduler.waiting:
-        assert r.status in (Status.WAITING, Status.PREEMPTED)
-        assert not any(scheduler.manager.holds(s) for s in r.live), "who waits holds nothing"
+        assert r.status in (Status.WAITING, Status.PREEMPTED, Status.SWAPPED)
+        for s in r.live:
+            assert s.seq_id not in manager.tables, "who waits holds no block of the pool"
+            assert (s.seq_id in manager.swapped.tables) == (r.status is Status.SWAPPED)
     for queue in (scheduler.waiting, scheduler.running):
         keys = [scheduler.policy.key(r) for r in queue]
         assert keys == sorted(keys)
-    assert set(scheduler.manager.tables) == {s.seq_id for r in scheduler.running for s in r.live}
+    live = {s.seq_id for r in queued for s in r.live}
+    assert set(manager.tables) | set(manager.swapped.tables) <= live == set(scheduler.sequences)
+    if manager.index is not None:       # every entry of the index stands for computed text
+        assert not set(manager.index) & set(manager.pool.free_blocks())
 
 
 def check_output(scheduler, output):
@@ -44,7 +55,11 @@ def check_output(scheduler, output):
     ids = [s.seq_id for s in output.scheduled]
     assert len(set(ids)) == len(ids)
     assert not set(output.preempted) & {s.request_id for s in output.scheduled}
-    written = [slot for s in output.scheduled for slot in s.slots]
+    assert not (output.swap_in and output.swap_out), "never both ways in one step"
+    for copies in (output.copies, output.swap_in, output.swap_out):
+        assert len({c.dst for c in copies}) == len(copies)
+    assert not {c.src for c in output.copies} & {c.dst for c in output.copies}
+    written = [slot for s in output.scheduled for slot in s.slots if slot >= 0]
     assert len(set(written)) == len(written), "two tokens in one slot"
 
 
@@ -70,8 +85,15 @@ def run(scheduler, runner, limit=5000):
     return outputs
 
 
-def expected(r: Request) -> list[int]:
-    return expected_tokens(r.prompt_token_ids, len(r.sequences[0].output_token_ids), VOCAB)
+def expected(r: Request, branch: int = 0) -> list[int]:
+    """What the branch should have said, as far as it came."""
+    seq = next(s for s in r.sequences if s.branch == branch)
+    return expected_tokens(r.prompt_token_ids, len(seq.output_token_ids), VOCAB, branch)
+
+
+def hypotheses(r: Request) -> list[tuple[list[int], str]]:
+    """The ended hypotheses of a beam search, as `expected_beams` lists them."""
+    return [(s.output_token_ids, s.finish_reason) for s in r.sequences if s.finish_reason in ("stop", "length")]
 
 
 def snapshot_equal(state: TraceState, scheduler: Scheduler) -> None:
@@ -82,3 +104,4 @@ def snapshot_equal(state: TraceState, scheduler: Scheduler) -> None:
         k: (r.status, r.arrival, r.num_preemptions, r.num_prompt_tokens) for k, r in live.requests.items()}
     assert state.ref_counts() == scheduler.manager.pool.ref_counts
     assert state.step == scheduler.step
+    assert state.entered == set(scheduler.manager.index or ())

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from paged_edu.core import events as ev
-from paged_edu.core.kv_manager import AllocStatus, PagedKVManager
+from paged_edu.core.kv_manager import AllocStatus
+from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.sequence import Request, Sequence
 from paged_edu.trace import TraceState
 

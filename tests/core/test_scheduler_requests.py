@@ -230,12 +230,6 @@ def test_bad_requests_are_refused(options, message):
         Request(**({"request_id": "r", "prompt_token_ids": (1,)} | options))
 
 
-def test_n_is_refused_by_name():
-    scheduler, _ = make()
-    with pytest.raises(ValueError, match="n is 2"):
-        scheduler.add(request("r", 2, n=2))
-
-
 def test_a_policy_whose_keys_change_is_named():
     class Moody:
         order = {"a": 0, "b": 1, "c": 2}

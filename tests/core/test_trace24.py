@@ -1,5 +1,5 @@
 """The course's one trace through the real scheduler: the numbers that the lessons quote."""
-from paged_edu.core.kv_manager import PagedKVManager
+from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.scheduler import Scheduler, SchedulerConfig
 from paged_edu.core.sequence import Request
 from paged_edu.engine.fake_runner import FakeRunner, expected_tokens

@@ -4,7 +4,7 @@ import random
 import pytest
 
 from paged_edu import Engine, SamplingParams
-from paged_edu.core.kv_manager import PagedKVManager
+from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.scheduler import Scheduler, SchedulerConfig
 from paged_edu.engine.fake_runner import FakeRunner, expected_tokens
 from paged_edu.trace import EventLog, TraceState

@@ -1,0 +1,164 @@
+"""One state machine over the whole scheduler (hypothesis): samples, beams, shared prefixes, swap, aborts and stops, in pools that hardly suffice.
+
+The fake runner moves bytes: a wrong table, a missing copy, a block freed too early or a hit that was never computed changes a token, and
+what every token should have been is known from the prompts alone.
+"""
+from collections import Counter
+
+from driving import VOCAB, check, check_output, hypotheses, make, snapshot_equal
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from paged_edu.core.policy import FCFS, Priority
+from paged_edu.core.sequence import Request
+from paged_edu.engine.fake_runner import FakeBeam, expected_beams, expected_tokens
+from paged_edu.trace import TraceState
+
+MAX_LEN = 40
+SEEN = Counter()        # what happened over all examples; see the last test
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(2, 14), block_size=st.sampled_from([1, 2, 3, 4, 16]), cpu_blocks=st.sampled_from([0, 1, 4, 30]),
+        mode=st.sampled_from(["auto", "recompute", "swap"]), caching=st.booleans(), seqs=st.integers(1, 8), extra_budget=st.integers(0, 40),
+        threshold=st.sampled_from([0, 0, 1, 5]), chunked=st.booleans(), watermark=st.sampled_from([0.0, 0.0, 0.3]), priority=st.booleans(),
+    )
+    def build(self, num_blocks, block_size, cpu_blocks, mode, caching, seqs, extra_budget, threshold, chunked, watermark, priority):
+        self.scheduler, self.runner = make(
+            num_blocks, block_size, max_model_len=MAX_LEN, budget=(seqs + extra_budget) if chunked else MAX_LEN + extra_budget, seqs=seqs,
+            policy=Priority() if priority else FCFS(), watermark=watermark, prefix_caching=caching, cpu_blocks=cpu_blocks, preemption_mode=mode,
+            long_prefill_token_threshold=threshold if chunked else 0, enable_chunked_prefill=chunked,
+        )
+        self.state = TraceState(num_blocks, block_size)
+        self.scheduler.emit = self.scheduler.manager.emit = self.state.apply
+        self.made: list[Request] = []
+        self.stopped: set[int] = set()
+        self.caching = caching
+
+    # -- rules -----------------------------------------------------------------------------------------------------------------------
+    @rule(
+        base=st.integers(0, 2), length=st.integers(1, 24), n=st.sampled_from([1, 1, 1, 2, 3, 4, 8]), beam=st.booleans(), out=st.integers(1, 12),
+        salt=st.sampled_from([None, None, None, "s"]), priority=st.integers(0, 2),
+    )
+    def add(self, base, length, n, beam, out, salt, priority):
+        """Prompts are beginnings of three texts, so that many share a prefix."""
+        name = f"r{len(self.made)}"
+        prompt = tuple((base * 77 + 13 * k) % VOCAB for k in range(length))
+        made = Request(name, prompt, max_tokens=out, n=n, beam=beam and n > 1, cache_salt=salt, priority=priority)
+        try:
+            self.scheduler.add(made)
+        except ValueError:
+            assert not made.sequences, "a refused request leaves nothing"
+            return
+        self.made.append(made)
+        if made.beam:
+            self.runner.beams[name] = FakeBeam(n, length, made.max_tokens)
+
+    @rule(times=st.integers(1, 6))
+    def run(self, times):
+        for _ in range(times):
+            self.step()
+
+    @precondition(lambda self: self.scheduler.requests)
+    @rule(data=st.data())
+    def abort(self, data):
+        assert self.scheduler.abort(data.draw(st.sampled_from(sorted(self.scheduler.requests))))
+
+    @precondition(lambda self: self._stoppable())
+    @rule(data=st.data())
+    def stop_string(self, data):
+        """A stop string is found in the text of one branch, whatever its request is doing by then."""
+        seq_id = data.draw(st.sampled_from(self._stoppable()))
+        self.stopped.add(seq_id)
+        self.scheduler.finish(seq_id, "stop", "###")
+
+    @precondition(lambda self: self.caching)
+    @rule()
+    def forget_the_prefixes(self):
+        self.scheduler.manager.reset_prefix_cache()
+        assert len(self.scheduler.manager.index) == 0
+
+    @rule()
+    def interrupt_a_step(self):
+        """Something raised between plan and update: everything starts again from the tokens."""
+        if self.scheduler.has_unfinished():
+            self.scheduler.schedule()
+        self.scheduler.recover()
+
+    # -- what must hold ----------------------------------------------------------------------------------------------------------------
+    @invariant()
+    def books_balance(self):
+        check(self.scheduler)
+        snapshot_equal(self.state, self.scheduler)
+
+    def step(self):
+        scheduler, manager = self.scheduler, self.scheduler.manager
+        hits = scheduler.prefix_stats.hits
+        output = scheduler.schedule()
+        check_output(scheduler, output)
+        manager.check()
+        for item in output.scheduled:
+            assert -1 not in item.slots or (len(item.slots) == 1 and item.logits_from == 0), "only the last token of a cached text"
+        scheduler.update(output, self.runner.execute(output))
+        check(scheduler)
+        snapshot_equal(self.state, scheduler)
+        SEEN.update(swap_out=bool(output.swap_out), swap_in=bool(output.swap_in), copies=bool(output.copies), preempted=len(output.preempted),
+                    hits=scheduler.prefix_stats.hits > hits, full_hits=any(-1 in item.slots for item in output.scheduled),
+                    pending=any(r.pending for r in scheduler.running), kv_pool=len(output.refused))
+
+    def teardown(self):
+        if not hasattr(self, "made"):
+            return
+        for _ in range(6000):
+            if not self.scheduler.has_unfinished():
+                break
+            self.step()
+        assert not self.scheduler.has_unfinished(), "somebody starves"
+        for made in self.made:
+            assert made.finished
+            self._check_tokens(made)
+        manager = self.scheduler.manager
+        assert manager.pool.num_used == manager.swapped.num_used == 0
+        assert not manager.tables
+        assert not manager.swapped.tables
+        assert not manager._sequences
+        assert not self.scheduler.sequences
+        assert self.scheduler.num_running_seqs == 0
+        assert self.state.num_finished == len(self.made)
+
+    def _stoppable(self):
+        return sorted(s.seq_id for r in self.scheduler.requests.values() if not r.beam for s in r.live if s.num_output_tokens)
+
+    def _check_tokens(self, made):
+        cut = any(s.finish_reason == "abort" or s.stop_reason == "kv_pool" for s in made.sequences)
+        if made.beam:
+            SEEN.update(beams=1)
+            full = expected_beams(made.prompt_token_ids, self.runner.beams[made.request_id], VOCAB)
+            ended = hypotheses(made)
+            if cut:
+                assert all(h in full for h in ended if h[1] == "stop"), "what had ended before the cut had ended rightly"
+            else:
+                assert sorted(ended) == sorted(full), "a beam went on from the wrong parent, or read what was not its own"
+            return
+        branches = Counter(s.branch for s in made.sequences)
+        assert set(branches.values()) == {1}
+        if not cut:
+            assert len(branches) == made.n
+            SEEN.update(samples=made.n > 1)
+        for seq in made.sequences:
+            assert seq.output_token_ids == expected_tokens(made.prompt_token_ids, seq.num_output_tokens, VOCAB, seq.branch)
+            if seq.finish_reason == "length" and seq.stop_reason is None:
+                assert seq.num_output_tokens == made.max_tokens
+            assert (seq.stop_reason == "###") == (seq.seq_id in self.stopped)
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+TestScheduler = SchedulerMachine.TestCase
+
+
+def test_every_mechanism_took_part():
+    """Runs after the machine, in file order: an example in which nothing was swapped, shared or copied proves nothing."""
+    assert all(SEEN[what] > 0 for what in (
+        "swap_out", "swap_in", "copies", "preempted", "hits", "full_hits", "pending", "kv_pool", "beams", "samples")), SEEN
