@@ -102,6 +102,10 @@ class Branch(NamedTuple):
     tokens: tuple[int, ...]
     """The sampled tokens: one; several once drafts can be accepted."""
     logprobs: tuple[Mapping[int, float], ...] | None = None
+    logprob: float = 0.0
+    """Log-probability of ``tokens`` under the raw distribution; what a sequence's cumulative_logprob grows by."""
+    finish_reason: str | None = None
+    """"stop" or "length": this branch is a finished hypothesis and needs no more blocks; None: it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
