@@ -179,13 +179,13 @@ def _best_candidates(live: Sequence[Beam], logprobs: Tensor, count: int) -> list
     ``topk`` leaves the order of equals open: it gives the threshold only, and what reaches it is sorted stably.
     """
     threshold = logprobs.topk(min(count, logprobs.shape[-1]), dim=-1).values[:, -1:]
-    rows, tokens = ((logprobs >= threshold) & (logprobs > -inf)).nonzero(as_tuple=True)
+    rows, tokens = (logprobs >= threshold).nonzero(as_tuple=True)
     steps = logprobs[rows, tokens].double()
     totals = steps + tensor([beam.logprob for beam in live], dtype=steps.dtype, device=steps.device)[rows]
     totals, order = totals.sort(descending=True, stable=True)
     order = order[:count]
     columns = rows[order].tolist(), tokens[order].tolist(), steps[order].tolist(), totals.tolist()
-    return [_Candidate(live[row].seq_id, token, step, total) for row, token, step, total in zip(*columns)]
+    return [_Candidate(live[row].seq_id, token, step, total) for row, token, step, total in zip(*columns) if total > -inf]
 
 
 def _can_improve(params: BeamSearchParams, best: Hypothesis, hypotheses: Sequence[Hypothesis], max_output: int) -> bool:
