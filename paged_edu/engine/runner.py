@@ -12,10 +12,9 @@ import torch
 
 from ..attention.cache import KVCache
 from ..attention.metadata import Attend, build_input
-from ..checks import UnsupportedError
-from ..core.plan import Branch, SchedulerOutput, StepResult
+from ..core.plan import SchedulerOutput, StepResult
 from ..model.spec import CausalLM
-from ..sampling.sampler import Sampler, SampleRow, SamplingState
+from ..sampling.sampler import Sampler, SamplingState
 
 
 class Runner(Protocol):
@@ -29,15 +28,17 @@ class Runner(Protocol):
 class ModelRunner:
     """Runs the plan on a torch model.
 
-    ``model`` and ``cache`` are on ``device``; ``attend`` is the attention backend; ``clock`` gives seconds.
+    ``model`` and ``cache`` are on ``device``; ``attend`` is the attention backend; ``cpu_cache`` holds the blocks of swapped-out sequences
+    (None: nothing is ever swapped); ``clock`` gives seconds.
     """
 
     def __init__(
         self, model: CausalLM, cache: KVCache, attend: Attend, sampler: Sampler, device: torch.device,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.perf_counter, cpu_cache: KVCache | None = None,
     ) -> None:
         self.model: CausalLM | None = model
         self.cache: KVCache | None = cache
+        self.cpu_cache = cpu_cache
         self.attend = attend
         self.sampler = sampler
         self.device = device
@@ -47,24 +48,23 @@ class ModelRunner:
     def execute(self, output: SchedulerOutput, sampling: Mapping[str, SamplingState]) -> StepResult:
         if self.model is None or self.cache is None:
             raise RuntimeError("this runner is closed")
-        if output.swap_out or output.swap_in or any(item.num_samples > 1 for item in output.scheduled):
-            raise UnsupportedError(f"step {output.step} swaps blocks or samples several branches at once, which is not served yet")
         start = self.clock()
-        if output.copies:
-            self.cache.copy_blocks(output.copies)
+        if output.swap_out or output.swap_in:
+            if self.cpu_cache is None:
+                raise RuntimeError(f"step {output.step} swaps blocks, and this runner has no cache in host memory")
+            self.cache.copy_to(self.cpu_cache, output.swap_out)
+            self.cpu_cache.copy_to(self.cache, output.swap_in)
+        self.cache.copy_blocks(output.copies)
         if not output.scheduled:
             return StepResult(elapsed=self.clock() - start)
         batch = build_input(output.scheduled, self.cache.block_size, self.device)
         hidden = self.model(batch.input_ids, batch.positions, self.cache, batch.meta, self.attend)
-        branches: dict[str, tuple[Branch, ...]] = {}
         sampled = [item for item in output.scheduled if item.num_samples]
-        if sampled:
-            rows = [SampleRow(item.request_id, sampling[item.request_id], item.branch, item.seq_len) for item in sampled]
-            tokens = self.sampler.sample(self.model.logits(hidden[batch.logits_rows]), rows)
-            for item, token in zip(sampled, tokens, strict=True):
-                branches[item.request_id] = (*branches.get(item.request_id, ()), Branch(item.seq_id, (token,)))
+        if not sampled:
+            return StepResult(elapsed=self.clock() - start)
+        branches = self.sampler.branch(self.model.logits(hidden[batch.logits_rows]), sampled, sampling)
         return StepResult(branches, self.clock() - start)
 
     def close(self) -> None:
         """Drop weights and cache."""
-        self.model = self.cache = None
+        self.model = self.cache = self.cpu_cache = None

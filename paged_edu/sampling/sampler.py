@@ -6,13 +6,16 @@ is where the cumulative distribution, in order of token ids, passes that number.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.plan import Branch, ScheduledSeq
+from ..core.sequence import Request
+from .beam import BeamSearchParams, search
 from .params import SamplingParams
 
 
@@ -28,12 +31,14 @@ class BrokenLogitsError(FloatingPointError):
 class SamplingState:
     """What the sampler has to know of a request, besides the logits."""
 
-    params: SamplingParams
+    params: SamplingParams | BeamSearchParams
     seed: int
     """The request's own seed, or one derived from the engine's; below 2**64."""
     num_prompt_tokens: int
     stop_ids: tuple[int, ...] = ()
     """Tokens that would end the output: banned before ``min_tokens`` output tokens."""
+    request: Request | None = None
+    """For a beam search, which reads its branches and hypotheses off it; plain sampling needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,36 @@ class Sampler:
     def __init__(self, vocab_limit: int | None = None) -> None:
         self.vocab_limit = vocab_limit
         self._uniform = UniformNumbers()
+
+    def branch(self, logits: Tensor, items: Sequence[ScheduledSeq], states: Mapping[str, SamplingState]) -> dict[str, tuple[Branch, ...]]:
+        """How each request goes on that samples in this step.
+
+        ``logits`` ``[R, V]``: one row for each of ``items``, the sequences that have caught up. Sampling: one branch for each of an item's
+        ``num_samples``, every one with its own random numbers. Beam search: all survivors and the hypotheses that end.
+        """
+        logits = logits[:, : self.vocab_limit]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        rows: list[SampleRow] = []
+        index: list[int] = []
+        beams: dict[str, list[int]] = {}
+        for i, item in enumerate(items):
+            state = states[item.request_id]
+            if isinstance(state.params, BeamSearchParams):
+                beams.setdefault(item.request_id, []).append(i)
+                continue
+            for sample in range(item.num_samples):
+                rows.append(SampleRow(item.request_id, state, item.branch + sample, item.seq_len))
+                index.append(i)
+        branches: dict[str, tuple[Branch, ...]] = {}
+        if rows:
+            tokens = self.sample(logits if len(index) == len(logits) == len(items) and not beams else logits[index], rows)
+            for i, token in zip(index, tokens, strict=True):
+                branches[items[i].request_id] = (*branches.get(items[i].request_id, ()), Branch(items[i].seq_id, (token,)))
+        for request_id, where in beams.items():
+            if not bool(logits[where].amax(-1).isfinite().all()):
+                raise BrokenLogitsError([request_id])
+            branches[request_id] = search(states[request_id].params, states[request_id].request, logits[where].log_softmax(-1))
+        return branches
 
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
         """One token for each row of ``logits`` ``[R, V]``. Raises BrokenLogitsError if a row has no finite maximum."""
