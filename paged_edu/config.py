@@ -30,8 +30,9 @@ class EngineConfig:
     """Share of the device memory that weights and KV cache may take together; on a CPU of half of what is free (see `engine.memory`)."""
     num_gpu_blocks_override: int | None = None
     """Exactly that many blocks, whatever the memory says."""
-    swap_space: float = 0.0
-    """Host memory for swapped-out blocks [GiB]; not served yet, so 0."""
+    swap_space: float | None = None
+    """Host memory for the blocks of swapped-out requests [GiB]; 0: never swap. None: a tenth of the host memory that the engine plans with, and no
+    more than the KV cache itself has."""
     max_num_seqs: int = 256
     """Sequences that may run at the same time."""
     max_num_batched_tokens: int | None = None
@@ -39,15 +40,16 @@ class EngineConfig:
     long_prefill_token_threshold: int = 0
     """Longest chunk of a prompt in one step; 0: only the budget bounds it."""
     enable_prefix_caching: bool | None = None
-    """None: on where the manager can. Not served yet, so None means off and True is refused."""
+    """Whether prompts find the blocks of earlier texts that begin alike. None: on where the manager can share blocks."""
     enable_chunked_prefill: bool = True
     """Whether a prompt may be computed in several steps; if not, it waits until it fits one step whole."""
     preemption_mode: str = "auto"
-    """How a preempted request comes back: "recompute", which is also what "auto" does today; "swap" is not served yet."""
+    """How a preempted request comes back (Paper §4.5): "recompute", "swap" while there is room in host memory, or "auto", which swaps requests of
+    several branches and recomputes the others."""
     watermark: float = 0.0
     """Share of the blocks that admission keeps free for the requests that run."""
     scheduling_policy: str = "fcfs"
-    """First come, first served; "priority" is not served yet."""
+    """"fcfs", first come, first served, or "priority", the smallest ``priority`` first."""
     kv_cache_dtype: str = "auto"
     """"auto": the model's dtype; nothing else is served yet."""
     quantization: str | None = None
@@ -77,7 +79,8 @@ class EngineConfig:
         checks.number("gpu_memory_utilization", self.gpu_memory_utilization, 0, 1, low_open=True)
         if self.num_gpu_blocks_override is not None:
             checks.integer("num_gpu_blocks_override", self.num_gpu_blocks_override, 1, 2**31 - 1)
-        checks.number("swap_space", self.swap_space, 0)
+        if self.swap_space is not None:
+            checks.number("swap_space", self.swap_space, 0)
         checks.integer("max_num_seqs", self.max_num_seqs, 1)
         if self.max_num_batched_tokens is not None:
             checks.integer("max_num_batched_tokens", self.max_num_batched_tokens, 1)
@@ -90,17 +93,16 @@ class EngineConfig:
         self._refuse_unserved()
 
     def _refuse_unserved(self) -> None:
-        checks.one_of("preemption_mode", self.preemption_mode, ("auto", "recompute"), ("swap",))
-        checks.one_of("scheduling_policy", self.scheduling_policy, ("fcfs",), ("priority",))
+        checks.one_of("preemption_mode", self.preemption_mode, ("auto", "recompute", "swap"))
+        if self.preemption_mode == "swap" and self.swap_space == 0:
+            raise ValueError("preemption_mode='swap' with swap_space=0: there is no room to swap to; leave swap_space out, or give it some GiB")
+        checks.one_of("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         checks.one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto",), ("int8", "fp8", "float16", "bfloat16"))
         checks.one_of("attention_backend", self.attention_backend, ("auto", "reference"), ("cpu", "triton"))
         checks.one_of("kv_manager", self.kv_manager, ("paged",), ("orca-max", "orca-pow2", "orca-oracle", "grow"))
         if self.enable_prefix_caching not in (None, False, True):
             raise ValueError(f"enable_prefix_caching must be True, False or None, not {self.enable_prefix_caching!r}")
-        unserved = {
-            "enable_prefix_caching": bool(self.enable_prefix_caching), "swap_space": self.swap_space > 0,
-            "quantization": self.quantization is not None, "tensor_parallel_size": self.tensor_parallel_size > 1,
-        }
+        unserved = {"quantization": self.quantization is not None, "tensor_parallel_size": self.tensor_parallel_size > 1}
         for name, asked in unserved.items():
             if asked:
                 raise UnsupportedError(f"{name}={getattr(self, name)!r} is not served yet; leave it out")

@@ -263,7 +263,8 @@ class Scheduler(Queues):
         self.num_running_seqs += request.places - places
         grown += [seq for seq, *_ in record.tokens]
         for seq, reason in record.ended:
-            self._finish(seq, reason, None)
+            token = seq.token_ids[-1]
+            self._finish(seq, reason, token if reason == "stop" and token in request.stop_token_ids else None)
         request.branching = None
 
     def _fork(self, request: Request, forks: list[tuple[Sequence, Sequence]]) -> None:

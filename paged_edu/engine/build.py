@@ -11,6 +11,7 @@ from ..attention.cache import KVCache, bytes_per_block
 from ..config import EngineConfig
 from ..core.limits import SchedulerConfig
 from ..core.paged import PagedKVManager
+from ..core.policy import FCFS, Priority
 from ..core.scheduler import Scheduler
 from ..model.loader import choose_dtype, load_model, load_spec, resolve
 from ..sampling.sampler import Sampler
@@ -68,11 +69,18 @@ def build_engine(config: EngineConfig) -> tuple[Engine, MemoryPlan]:
     block_bytes = bytes_per_block(spec.num_layers, spec.num_kv_heads, config.block_size, spec.head_dim, dtype)
     plan = plan_blocks(config, max_model_len, block_bytes, sum(weights.values()), device)
     cache = KVCache(spec.num_layers, plan.num_blocks, spec.num_kv_heads, config.block_size, spec.head_dim, dtype, device)
-    manager = PagedKVManager(plan.num_blocks, config.block_size, config.watermark)
+    cpu_cache = None
+    if plan.num_cpu_blocks:
+        cpu_cache = KVCache(spec.num_layers, plan.num_cpu_blocks, spec.num_kv_heads, config.block_size, spec.head_dim, dtype, "cpu")
+    manager = PagedKVManager(
+        plan.num_blocks, config.block_size, config.watermark, prefix_caching=config.enable_prefix_caching is not False,
+        num_cpu_blocks=plan.num_cpu_blocks,
+    )
     sampler = Sampler(vocab_limit=spec.vocab_size if tokenizer is None else min(spec.vocab_size, len(tokenizer)))
-    runner = ModelRunner(model, cache, reference.attend, sampler, device)
+    runner = ModelRunner(model, cache, reference.attend, sampler, device, cpu_cache=cpu_cache)
+    policy = Priority() if config.scheduling_policy == "priority" else FCFS()
     engine = Engine(
-        Scheduler(limits, manager), runner, tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids, seed=config.seed,
+        Scheduler(limits, manager, policy), runner, tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids, seed=config.seed,
     )
     return engine, plan
 
@@ -84,4 +92,5 @@ def scheduler_config(config: EngineConfig, max_model_len: int) -> SchedulerConfi
         budget = max(2048, config.max_num_seqs, 0 if config.enable_chunked_prefill else max_model_len)
     return SchedulerConfig(
         max_model_len, config.max_num_seqs, budget, config.long_prefill_token_threshold, config.enable_chunked_prefill,
+        config.preemption_mode,
     )

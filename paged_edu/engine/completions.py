@@ -6,9 +6,11 @@ recovery or a step that was interrupted need nothing here: whatever was lost is 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ..core.sequence import Request, Sequence
+from ..sampling.beam import BeamSearchParams, ended, hypotheses, rank
 from ..sampling.detokenize import Detokenizer
 from ..sampling.params import SamplingParams
 from ..sampling.stop import OutputText, Stop
@@ -24,14 +26,31 @@ class Completions:
         self.shown: dict[str, dict[int, int]] = {}
         """How many characters of each text were in the output that was returned last."""
 
-    def find_stop(self, seq: Sequence, params: SamplingParams) -> Stop | None:
+    def of(self, request: Request, params: SamplingParams | BeamSearchParams) -> tuple[CompletionOutput, ...]:
+        """The outputs of a request so far.
+
+        Those of a beam search are its live branches, best first, and at its end its best hypotheses. Until then a better branch may take
+        the place of any of them, so the text of each is its delta at the end, as a whole.
+        """
+        if not isinstance(params, BeamSearchParams):
+            return tuple(self.completion(seq, params) for seq in request.sequences)
+        best = request.live
+        if request.finished:
+            best = [ended(request)[i] for i in rank(hypotheses(request), params)]
+        outputs = []
+        for index, seq in enumerate(best):
+            done = self.completion(seq, params)
+            outputs.append(replace(done, index=index, cumulative_logprob=seq.cumulative_logprob, delta=done.text if request.finished else ""))
+        return tuple(outputs)
+
+    def find_stop(self, seq: Sequence, params: SamplingParams | BeamSearchParams) -> Stop | None:
         """The stop string in the text of ``seq``, if there is one."""
         if not params.stop:
             return None
         text = self._read(seq, params)
         return text.stop if text is not None else None
 
-    def completion(self, seq: Sequence, params: SamplingParams) -> CompletionOutput:
+    def completion(self, seq: Sequence, params: SamplingParams | BeamSearchParams) -> CompletionOutput:
         """The output of ``seq`` so far. A stop string wins over any other end: those are found on later tokens, or on the same one."""
         ids, reason, stop_reason = seq.output_token_ids, seq.finish_reason, seq.stop_reason
         text = self._read(seq, params)
@@ -42,7 +61,7 @@ class Completions:
         shown = self.shown.get(seq.request.request_id, {}).get(seq.seq_id, 0)
         return CompletionOutput(seq.branch, text.text, tuple(ids), reason, stop_reason, delta=text.text[shown:])
 
-    def _read(self, seq: Sequence, params: SamplingParams) -> OutputText | None:
+    def _read(self, seq: Sequence, params: SamplingParams | BeamSearchParams) -> OutputText | None:
         """Catch up with the tokens of ``seq``.
 
         The text is out of the table meanwhile: if this is interrupted, a half-read one is gone and will be read again from the start.
@@ -66,7 +85,7 @@ class Completions:
         """What `shown` becomes when these outputs of requests that go on have been returned."""
         return self.shown | {
             request.request_id: {seq.seq_id: len(done.text) for seq, done in zip(request.sequences, output.outputs, strict=True)}
-            for request, output in returned
+            for request, output in returned if not request.beam
         }
 
     def forget(self, request_id: str) -> None:

@@ -16,18 +16,23 @@ import numpy as np
 from ..checks import UnsupportedError, integer, number
 from ..core.events import Emit, Event
 from ..core.kv_manager import MemoryReport
+from ..core.paged import PagedKVManager
 from ..core.plan import SchedulerOutput, StepResult
 from ..core.policy import FCFS
 from ..core.scheduler import Scheduler
 from ..core.sequence import Request
 from ..core.sequence import Sequence as CoreSequence
+from ..sampling.beam import BeamSearchParams, check_vocab
 from ..sampling.params import SamplingParams
-from ..sampling.sampler import BrokenLogitsError, SamplingState
+from ..sampling.sampler import BeamState, BrokenLogitsError, SamplingState, State
 from .completions import Completions
 from .outputs import RequestMetrics, RequestOutput
 from .prompts import Prompt as Prompt
 from .prompts import check_ids, tokenize
 from .runner import Runner
+
+Params = SamplingParams | BeamSearchParams
+"""How the outputs of a request are chosen."""
 
 
 @dataclass(slots=True)
@@ -35,7 +40,7 @@ class PreparedRequest:
     """A request that has been checked: what the engine keeps of it besides the scheduler's `Request`."""
 
     request: Request
-    params: SamplingParams
+    params: Params
     prompt: str | None
     """The text, if the prompt was given as text."""
     metrics: RequestMetrics
@@ -63,7 +68,7 @@ class Engine:
         """The plan of the latest step."""
         self.completions = Completions(tokenizer)
         self._records: dict[str, PreparedRequest] = {}      # a request stays until its last output has been returned
-        self._sampling: dict[str, SamplingState] = {}
+        self._sampling: dict[str, State] = {}
         self._kept: list[RequestOutput] = []        # outputs that the next step returns first
         self._aborts: list[str] = []                # asked for in the middle of a change
         self._notes: list[str] = []                 # warnings that wait for a moment at which everything is consistent
@@ -73,18 +78,18 @@ class Engine:
 
     # -- requests ------------------------------------------------------------------------------------------------------------------
     def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, arrival_time: float | None = None, priority: int = 0,
+        self, request_id: str, prompt: Prompt, params: Params | None = None, *, arrival_time: float | None = None, priority: int = 0,
     ) -> None:
         """Queue one request. Everything is checked before anything is queued: ValueError or TypeError leave the engine as it was."""
         self.queue(self.prepare(request_id, prompt, params, arrival_time=arrival_time, priority=priority))
 
     def prepare(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, arrival_time: float | None = None, priority: int = 0,
+        self, request_id: str, prompt: Prompt, params: Params | None = None, *, arrival_time: float | None = None, priority: int = 0,
     ) -> PreparedRequest:
         """Check a request and turn it into tokens; nothing is queued. Raises ValueError or TypeError with the value and the limit."""
         params = params if params is not None else SamplingParams()
-        if not isinstance(params, SamplingParams):
-            raise TypeError(f"params must be SamplingParams, not {type(params).__name__}")
+        if not isinstance(params, Params):
+            raise TypeError(f"params must be SamplingParams or BeamSearchParams, not {type(params).__name__}")
         if not isinstance(request_id, str) or not request_id:
             raise ValueError(f"request_id must be a non-empty string, not {request_id!r}")
         if request_id in self._records:
@@ -100,13 +105,18 @@ class Engine:
         request = Request(
             request_id, ids, max_tokens=params.max_tokens, min_tokens=params.min_tokens,
             eos_token_ids=frozenset() if params.ignore_eos else self.eos_token_ids, stop_token_ids=frozenset(params.stop_token_ids or ()),
-            n=params.n, priority=priority, arrival_time=now,
+            n=params.beam_width if isinstance(params, BeamSearchParams) else params.n, beam=isinstance(params, BeamSearchParams),
+            priority=priority, arrival_time=now,
         )
         if params.min_tokens and len(request.eos_token_ids | request.stop_token_ids) >= self.vocab_size:
             raise ValueError(f"min_tokens={params.min_tokens} bans every token: the stop tokens are the whole vocabulary of {self.vocab_size}")
         if params.stop and self.tokenizer is None:
             raise ValueError(f"stop={list(params.stop)} is looked for in the text, and this engine has no tokenizer; use stop_token_ids")
         self.scheduler.check(request)
+        if isinstance(params, BeamSearchParams):
+            longest = self.scheduler.config.max_model_len - len(ids)
+            known = self.vocab_size if self.tokenizer is None else min(self.vocab_size, len(self.tokenizer))
+            check_vocab(params, known, request.eos_token_ids | request.stop_token_ids, longest)
         return PreparedRequest(request, params, text, RequestMetrics(now))
 
     def queue(self, prepared: PreparedRequest) -> None:
@@ -114,10 +124,13 @@ class Engine:
         request, params = prepared.request, prepared.params
         if request.request_id in self._records:
             raise ValueError(f"request id {request.request_id!r} is in use by a request that has not finished")
-        seed = params.seed if params.seed is not None else _derived_seed(self.seed, self._num_added)
-        stops = tuple(sorted(request.eos_token_ids | request.stop_token_ids))
         self._records[request.request_id] = prepared
-        self._sampling[request.request_id] = SamplingState(params, seed, len(request.prompt_token_ids), stops)
+        if isinstance(params, BeamSearchParams):
+            self._sampling[request.request_id] = BeamState(params, request)
+        else:
+            seed = params.seed if params.seed is not None else _derived_seed(self.seed, self._num_added)
+            stops = tuple(sorted(request.eos_token_ids | request.stop_token_ids))
+            self._sampling[request.request_id] = SamplingState(params, seed, len(request.prompt_token_ids), stops)
         try:
             self.scheduler.add(request)
         except ValueError:                          # refused, and nothing was changed
@@ -286,13 +299,20 @@ class Engine:
             record.metrics.finished_time = self.clock()
         return RequestOutput(
             request.request_id, record.prompt, request.prompt_token_ids,
-            tuple(self.completions.completion(seq, record.params) for seq in request.sequences), request.finished, record.metrics,
+            self.completions.of(request, record.params), request.finished, record.metrics, request.num_cached_tokens,
         )
 
     # -- watching ------------------------------------------------------------------------------------------------------------------
     def memory_report(self) -> MemoryReport:
         """What the KV cache holds now: the four parts of Paper Fig. 2."""
         return self.scheduler.manager.report()
+
+    def reset_prefix_cache(self) -> int:
+        """Forget every cached prefix, so that nothing is found before it has been computed again; returns how many blocks that were."""
+        if not isinstance(self.scheduler.manager, PagedKVManager):
+            return 0
+        with self._change("reset_prefix_cache"):
+            return self.scheduler.manager.reset_prefix_cache()
 
     def listen(self, listener: Emit) -> Callable[[], None]:
         """Send every event to ``listener`` from now on; returns the function that ends that (calling it twice does no harm).

@@ -1,7 +1,7 @@
 """How many blocks the KV cache gets, from what the device has (Paper §4.2: all the memory that the weights leave)."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -12,6 +12,9 @@ from ..core.block_table import num_blocks_for
 
 CPU_SHARE = 0.5
 """Of the memory that is free on a machine without a GPU, the engine plans with this share: the rest belongs to the reader's other programs."""
+
+SWAP_SHARE = 0.1
+"""Of the host memory that the engine plans with, the share for swapped-out blocks, unless ``swap_space`` says how much."""
 
 FREE_SHARE = 0.9
 """Of what is free, at most this share becomes cache: other programs may hold memory too, and a step needs room for activations."""
@@ -26,10 +29,15 @@ class MemoryPlan:
     weight_bytes: int
     budget: int
     """What weights and cache may take together."""
+    num_cpu_blocks: int = 0
+    """Blocks in host memory for swapped-out requests."""
 
     def __str__(self) -> str:
         size = self.num_blocks * self.bytes_per_block
-        return f"{self.num_blocks} blocks of {self.bytes_per_block / 1024:.1f} KiB = {mib(size)} KV cache beside {mib(self.weight_bytes)} weights"
+        swap = f", {mib(self.num_cpu_blocks * self.bytes_per_block)} to swap to" if self.num_cpu_blocks else ""
+        return (
+            f"{self.num_blocks} blocks of {self.bytes_per_block / 1024:.1f} KiB = {mib(size)} KV cache beside {mib(self.weight_bytes)} weights{swap}"
+        )
 
 
 def mib(size: float) -> str:
@@ -73,7 +81,7 @@ def plan_blocks(config: EngineConfig, max_model_len: int, bytes_per_block: int, 
                 f"num_gpu_blocks_override={config.num_gpu_blocks_override} needs {mib(asked)} ({mib(bytes_per_block)} a block); "
                 f"{mib(free)} are free on {device}, enough for {free // bytes_per_block} blocks"
             )
-        return MemoryPlan(config.num_gpu_blocks_override, bytes_per_block, weight_bytes, budget)
+        return _with_swap_space(MemoryPlan(config.num_gpu_blocks_override, bytes_per_block, weight_bytes, budget), config.swap_space, device)
     blocks = min(budget - weight_bytes, int(free * FREE_SHARE)) // bytes_per_block
     if blocks < 1:
         smallest = (weight_bytes + bytes_per_block) / max(1, base)
@@ -83,4 +91,17 @@ def plan_blocks(config: EngineConfig, max_model_len: int, bytes_per_block: int, 
             f"the smallest value that works is {smallest:.4f}"
         )
     most_useful = config.max_num_seqs * num_blocks_for(max_model_len, config.block_size)
-    return MemoryPlan(min(blocks, most_useful), bytes_per_block, weight_bytes, budget)
+    return _with_swap_space(MemoryPlan(min(blocks, most_useful), bytes_per_block, weight_bytes, budget), config.swap_space, device)
+
+
+def _with_swap_space(plan: MemoryPlan, swap_space: float | None, device: torch.device) -> MemoryPlan:
+    """Add the blocks in host memory. Raises ValueError when more are asked for than host memory has."""
+    cache = plan.num_blocks * plan.bytes_per_block if device.type != "cuda" else 0      # the cache itself will be in host memory too
+    free = max(0, free_host_memory() - cache)
+    if swap_space is None:
+        blocks = min(plan.num_blocks, int(free * CPU_SHARE * SWAP_SHARE) // plan.bytes_per_block)
+        return replace(plan, num_cpu_blocks=blocks)
+    asked = int(swap_space * 2**30)
+    if asked > free:
+        raise ValueError(f"swap_space={swap_space} GiB is {mib(asked)}; {mib(free)} of host memory are free beside the KV cache")
+    return replace(plan, num_cpu_blocks=asked // plan.bytes_per_block)

@@ -14,13 +14,13 @@ from ..attention.cache import KVCache
 from ..attention.metadata import Attend, build_input
 from ..core.plan import SchedulerOutput, StepResult
 from ..model.spec import CausalLM
-from ..sampling.sampler import Sampler, SamplingState
+from ..sampling.sampler import Sampler, State
 
 
 class Runner(Protocol):
     """Carries one step out: swap out, swap in, copies, then writes and attention, then sampling."""
 
-    def execute(self, output: SchedulerOutput, sampling: Mapping[str, SamplingState]) -> StepResult:
+    def execute(self, output: SchedulerOutput, sampling: Mapping[str, State]) -> StepResult:
         """Run the plan. ``sampling`` maps every scheduled request id to how its tokens are chosen."""
         ...
 
@@ -45,7 +45,7 @@ class ModelRunner:
         self.clock = clock
 
     @torch.inference_mode()
-    def execute(self, output: SchedulerOutput, sampling: Mapping[str, SamplingState]) -> StepResult:
+    def execute(self, output: SchedulerOutput, sampling: Mapping[str, State]) -> StepResult:
         if self.model is None or self.cache is None:
             raise RuntimeError("this runner is closed")
         start = self.clock()

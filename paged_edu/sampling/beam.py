@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, inf, tensor
 
 from .. import checks
 from ..core.plan import Branch
+from ..core.sequence import Request
+from ..core.sequence import Sequence as Branched
 
 _LARGEST_DIVISOR = 1e100
 """``length ** length_penalty`` and its inverse stay within it: no score overflows or rounds to zero."""
@@ -46,6 +48,10 @@ class BeamSearchParams:
     """No end token before that many output tokens."""
     skip_special_tokens: bool = True
     """Leave special tokens, such as the end token, out of the text."""
+
+    # What sampling has and a beam search does not, for whoever handles both.
+    stop: ClassVar[tuple[str, ...]] = ()
+    include_stop_str_in_output: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         checks.integer("beam_width", self.beam_width, 1)
@@ -99,6 +105,24 @@ class _Candidate(NamedTuple):
     """Of the token."""
     total: float
     """Cumulative, token included."""
+
+
+def search(params: BeamSearchParams, request: Request, logprobs: Tensor) -> tuple[Branch, ...]:
+    """`choose` for a request as it is: ``logprobs`` ``[len(request.live), V]`` are those of its live sequences, in order."""
+    return choose(
+        params, [Beam(seq.seq_id, seq.cumulative_logprob) for seq in request.live], hypotheses(request), logprobs,
+        end_ids=request.eos_token_ids | request.stop_token_ids, num_output=request.live[0].num_output_tokens + 1, max_output=request.max_tokens,
+    )
+
+
+def ended(request: Request) -> list[Branched]:
+    """The sequences of a request that are finished hypotheses; those that the search dropped are none."""
+    return [seq for seq in request.sequences if seq.finish_reason not in (None, "pruned")]
+
+
+def hypotheses(request: Request) -> list[Hypothesis]:
+    """What `ended` gives, as `choose` and `rank` read it."""
+    return [Hypothesis(seq.cumulative_logprob, seq.num_output_tokens) for seq in ended(request)]
 
 
 def choose(

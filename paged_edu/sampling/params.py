@@ -18,7 +18,7 @@ class SamplingParams:
     """
 
     n: int = 1
-    """Output sequences a request."""
+    """Output sequences of a request. The prompt is computed once and its blocks are shared (Paper §4.4)."""
     temperature: float = 1.0
     """Divides the logits; 0: always the most probable token."""
     top_p: float = 1.0
@@ -80,7 +80,7 @@ class SamplingParams:
 
     def _refuse_unserved(self) -> None:
         defaults = {f.name: f.default for f in fields(self)}
-        unserved = ("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs", "logit_bias")
+        unserved = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs", "logit_bias")
         for name in unserved:
             if getattr(self, name) != defaults[name]:
                 raise UnsupportedError(f"{name}={getattr(self, name)!r} is not served yet; leave it at {defaults[name]!r}")

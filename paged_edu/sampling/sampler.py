@@ -31,14 +31,23 @@ class BrokenLogitsError(FloatingPointError):
 class SamplingState:
     """What the sampler has to know of a request, besides the logits."""
 
-    params: SamplingParams | BeamSearchParams
+    params: SamplingParams
     seed: int
     """The request's own seed, or one derived from the engine's; below 2**64."""
     num_prompt_tokens: int
     stop_ids: tuple[int, ...] = ()
     """Tokens that would end the output: banned before ``min_tokens`` output tokens."""
-    request: Request | None = None
-    """For a beam search, which reads its branches and hypotheses off it; plain sampling needs none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeamState:
+    """What a beam search has to know of its request: everything else is in the request's sequences."""
+
+    params: BeamSearchParams
+    request: Request
+
+
+State = SamplingState | BeamState
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +116,7 @@ class Sampler:
         self.vocab_limit = vocab_limit
         self._uniform = UniformNumbers()
 
-    def branch(self, logits: Tensor, items: Sequence[ScheduledSeq], states: Mapping[str, SamplingState]) -> dict[str, tuple[Branch, ...]]:
+    def branch(self, logits: Tensor, items: Sequence[ScheduledSeq], states: Mapping[str, State]) -> dict[str, tuple[Branch, ...]]:
         """How each request goes on that samples in this step.
 
         ``logits`` ``[R, V]``: one row for each of ``items``, the sequences that have caught up. Sampling: one branch for each of an item's
@@ -117,11 +126,11 @@ class Sampler:
         logits = logits if logits.dtype == torch.float64 else logits.float()
         rows: list[SampleRow] = []
         index: list[int] = []
-        beams: dict[str, list[int]] = {}
+        beams: dict[str, tuple[BeamState, list[int]]] = {}
         for i, item in enumerate(items):
             state = states[item.request_id]
-            if isinstance(state.params, BeamSearchParams):
-                beams.setdefault(item.request_id, []).append(i)
+            if isinstance(state, BeamState):
+                beams.setdefault(item.request_id, (state, []))[1].append(i)
                 continue
             for sample in range(item.num_samples):
                 rows.append(SampleRow(item.request_id, state, item.branch + sample, item.seq_len))
@@ -131,10 +140,10 @@ class Sampler:
             tokens = self.sample(logits if len(index) == len(logits) == len(items) and not beams else logits[index], rows)
             for i, token in zip(index, tokens, strict=True):
                 branches[items[i].request_id] = (*branches.get(items[i].request_id, ()), Branch(items[i].seq_id, (token,)))
-        for request_id, where in beams.items():
+        for request_id, (state, where) in beams.items():
             if not bool(logits[where].amax(-1).isfinite().all()):
                 raise BrokenLogitsError([request_id])
-            branches[request_id] = search(states[request_id].params, states[request_id].request, logits[where].log_softmax(-1))
+            branches[request_id] = search(state.params, state.request, logits[where].log_softmax(-1))
         return branches
 
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:

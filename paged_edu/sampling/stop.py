@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .beam import BeamSearchParams
 from .detokenize import TextStream
 from .params import SamplingParams
 
@@ -51,7 +52,7 @@ class Stop:
 class OutputText:
     """The text of one output, released as it becomes certain."""
 
-    def __init__(self, stream: TextStream, params: SamplingParams) -> None:
+    def __init__(self, stream: TextStream, params: SamplingParams | BeamSearchParams) -> None:
         self._stream = stream
         self._stops = [StopString(string) for string in params.stop or ()]
         self._min_tokens = params.min_tokens

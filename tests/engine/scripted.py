@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from paged_edu import Engine
-from paged_edu.core.kv_manager import PagedKVManager
+from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.plan import Branch
 from paged_edu.core.scheduler import Scheduler, SchedulerConfig
 from paged_edu.engine.fake_runner import FakeRunner
