@@ -164,6 +164,19 @@ class Engine:
         self._warn()
         return output
 
+    def discard(self, request_id: str) -> bool:
+        """End a request, if it has not ended, and drop its output: nobody waits for it. False in the middle of a step: then ask again."""
+        if self._busy:
+            self._aborts.append(request_id)
+            return False
+        self.abort_request(request_id)
+        self._kept = [output for output in self._kept if output.request_id != request_id]
+        return True
+
+    def knows(self, request_id: str) -> bool:
+        """Whether the last output of this request is still to come."""
+        return request_id in self._records or any(output.request_id == request_id for output in self._kept)
+
     def has_unfinished_requests(self) -> bool:
         """Whether a step would do or return something."""
         return bool(self._records or self._kept)
@@ -173,12 +186,12 @@ class Engine:
         return len(self._records)
 
     # -- the loop ------------------------------------------------------------------------------------------------------------------
-    def step(self, *, finished_only: bool = False, growing: Container[str] | None = None) -> list[RequestOutput]:
+    def step(self, *, finished_only: bool = False, only: Container[str] | None = None) -> list[RequestOutput]:
         """One iteration; the requests that grew or ended, each with everything so far. Nothing to do: an empty list.
 
-        Of those that go on, ``growing`` gives the ids that somebody waits for (None: all; ``finished_only``: none), so that no text is made that
-        nobody reads; the next output of the others carries what they have grown meanwhile. An error in mid-step, or Ctrl-C, leaves
-        the engine consistent: what was running is computed again, with the same tokens.
+        ``finished_only``: leave out those that go on, so that no text is made that nobody reads. ``only``: ids of the requests that the caller
+        waits for. Other requests that ended are kept for a step that asks for them; what others have grown is in their next output.
+        An error in mid-step, or Ctrl-C, leaves the engine consistent: what was running is computed again, with the same tokens.
         """
         with self._change("step"):
             grown = self._advance()
@@ -186,10 +199,8 @@ class Engine:
         known = {output.request_id for output in outputs}
         going_on: list[tuple[Request, RequestOutput]] = []
         for request in grown:
-            if request.request_id in known:
-                continue
-            wanted = not finished_only and (growing is None or request.request_id in growing)
-            if request.finished or wanted:
+            wanted = not finished_only and (only is None or request.request_id in only)
+            if request.request_id not in known and (request.finished or wanted):
                 outputs.append(self._output(self._records[request.request_id]))
                 if not request.finished:
                     going_on.append((request, outputs[-1]))
@@ -198,13 +209,11 @@ class Engine:
         for output in self._kept:
             self._forget(output.request_id)
         shown = self.completions.shown_with(going_on) if going_on else self.completions.shown
+        others = [output for output in self._kept if only is not None and output.request_id not in only]
+        returned = [output for output in outputs if only is None or output.request_id in only]
         self._warn()
-        self._kept, self.completions.shown = [], shown
-        return outputs
-
-    def keep(self, outputs: Sequence[RequestOutput]) -> None:
-        """Hand back outputs of ended requests that the caller did not add; the next `step` returns them first."""
-        self._kept += outputs
+        self._kept, self.completions.shown = others, shown
+        return returned
 
     def _advance(self) -> list[Request]:
         """Schedule, execute, update; the requests that grew or ended."""

@@ -271,13 +271,13 @@ def test_growing_requests_that_nobody_waits_for_keep_their_deltas():
     engine = scripted(TOKENIZER)
     add(engine, "a", "abcabc", SamplingParams(max_tokens=6))
     add(engine, "b", "abcabc", SamplingParams(max_tokens=8))
-    first = [{o.request_id: o.outputs[0].delta for o in engine.step(growing=wanted)} for wanted in (("a",), ("b",), (), ("a", "b"))]
+    first = [{o.request_id: o.outputs[0].delta for o in engine.step(only=wanted)} for wanted in (("a",), ("b",), (), ("a", "b"))]
     ids = [TOKENIZER.decode([i]) for i in engine.runner.scripts["a"]]
     assert first == [{"a": ids[0]}, {"b": "".join(ids[:2])}, {}, {"a": "".join(ids[1:4]), "b": "".join(ids[2:4])}]
     assert empty(engine) is False
     follow_on = {}
     while engine.has_unfinished_requests():
-        follow_on |= {o.request_id: o.outputs[0] for o in engine.step(growing=("a",))}
+        follow_on |= {o.request_id: o.outputs[0] for o in engine.step(only=("a",))}
     assert set(follow_on) == {"a", "b"}
     assert empty(engine)
 
