@@ -16,20 +16,21 @@ if TYPE_CHECKING:
     from .engine.llm import LLM as LLM
     from .engine.outputs import CompletionOutput as CompletionOutput
     from .engine.outputs import RequestOutput as RequestOutput
+    from .sampling.beam import BeamSearchParams as BeamSearchParams
     from .sampling.params import SamplingParams as SamplingParams
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "LLM": "engine.llm", "Engine": "engine.engine", "EngineConfig": "config", "SamplingParams": "sampling.params",
-    "RequestOutput": "engine.outputs", "CompletionOutput": "engine.outputs", "UnsupportedError": "checks",
+    "BeamSearchParams": "sampling.beam", "RequestOutput": "engine.outputs", "CompletionOutput": "engine.outputs", "UnsupportedError": "checks",
 }
-__all__ = ["LLM", "CompletionOutput", "Engine", "EngineConfig", "RequestOutput", "SamplingParams", "UnsupportedError", "__version__"]
+__all__ = [
+    "LLM", "BeamSearchParams", "CompletionOutput", "Engine", "EngineConfig", "RequestOutput", "SamplingParams", "UnsupportedError", "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "BeamSearchParams":
-        raise AttributeError("paged_edu.BeamSearchParams: beam search is not served yet")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -28,7 +28,7 @@ from ..sampling.sampler import BeamState, BrokenLogitsError, SamplingState, Stat
 from .completions import Completions
 from .outputs import RequestMetrics, RequestOutput
 from .prompts import Prompt as Prompt
-from .prompts import check_ids, tokenize
+from .prompts import check_ids, salt_of, tokenize
 from .runner import Runner
 
 Params = SamplingParams | BeamSearchParams
@@ -106,7 +106,7 @@ class Engine:
             request_id, ids, max_tokens=params.max_tokens, min_tokens=params.min_tokens,
             eos_token_ids=frozenset() if params.ignore_eos else self.eos_token_ids, stop_token_ids=frozenset(params.stop_token_ids or ()),
             n=params.beam_width if isinstance(params, BeamSearchParams) else params.n, beam=isinstance(params, BeamSearchParams),
-            priority=priority, arrival_time=now,
+            cache_salt=salt_of(prompt), priority=priority, arrival_time=now,
         )
         if params.min_tokens and len(request.eos_token_ids | request.stop_token_ids) >= self.vocab_size:
             raise ValueError(f"min_tokens={params.min_tokens} bans every token: the stop tokens are the whole vocabulary of {self.vocab_size}")

@@ -16,9 +16,10 @@ import torch
 from ..checks import UnsupportedError, known_keywords
 from ..config import EngineConfig
 from ..core.kv_manager import MemoryReport
+from ..sampling.beam import BeamSearchParams
 from ..sampling.params import SamplingParams
 from .build import build_engine
-from .engine import Engine, PreparedRequest
+from .engine import Engine, Params, PreparedRequest
 from .messages import Conversation, as_conversations, render
 from .outputs import RequestOutput
 from .prompts import Prompt
@@ -54,28 +55,40 @@ class LLM:
             raise RuntimeError("this LLM is closed")
         return self._engine
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "beam_search":
-            raise AttributeError(f"LLM.{name} is not served yet; today: generate, stream, chat")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     @property
     def tokenizer(self) -> Any:
         return self.engine.tokenizer
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
-        use_tqdm: bool = True,
+        use_tqdm: bool = True, priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """One `RequestOutput` a prompt, in the order of the prompts.
 
         ``prompts``: one prompt or a list of them, each text, token ids or a dict (see `Prompt`). ``sampling_params``: one for all, or one
-        each. A bad prompt raises before any of them is queued. Interrupting the call drops its requests and frees their blocks.
+        each; ``priority``: one each, for ``scheduling_policy="priority"``. A bad prompt raises before any of them is queued. Interrupting the call
+        drops its requests and frees their blocks.
         """
         batch = _as_list(prompts)
-        params = _params_for(batch, sampling_params)
+        return self._generate("generate", batch, list(_params_for(batch, sampling_params)), priority, use_tqdm)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = True, priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """The most probable outputs of each prompt, best first, with their ``cumulative_logprob`` (Paper §4.4, Fig. 9).
+
+        Tokens and scores are those of transformers' ``generate(num_beams=...)``. The beams of a prompt share the blocks of what they have in common.
+        """
+        if not isinstance(params, BeamSearchParams):
+            raise TypeError(f"params must be BeamSearchParams, not {type(params).__name__}")
+        batch = _as_list(prompts)
+        return self._generate("beam_search", batch, [params] * len(batch), priority, use_tqdm)
+
+    def _generate(
+        self, what: str, batch: list[Prompt], params: list[Params | None], priority: Sequence[int] | None, use_tqdm: bool,
+    ) -> list[RequestOutput]:
         with self._turn() as engine:                # one thread at a time; the others wait for their turn
-            prepared = self._prepare(engine, "generate", batch, params)
+            prepared = self._prepare(engine, what, batch, params, priority)
             queued: set[str] = set()
             outputs: dict[str, RequestOutput] = {}
             try:
@@ -86,10 +99,15 @@ class LLM:
         return [outputs[request.request.request_id] for request in prepared]
 
     def _prepare(
-        self, engine: Engine, what: str, batch: list[Prompt], params: list[SamplingParams | None],
+        self, engine: Engine, what: str, batch: list[Prompt], params: list[Params | None], priority: Sequence[int] | None = None,
     ) -> list[PreparedRequest]:
+        if priority is not None and len(priority) != len(batch):
+            raise ValueError(f"{len(priority)} priorities for {len(batch)} prompts: give one each")
         call, self._num_calls = self._num_calls, self._num_calls + 1
-        return [engine.prepare(f"{what}-{call}-{i}", *item) for i, item in enumerate(zip(batch, params, strict=True))]
+        return [
+            engine.prepare(f"{what}-{call}-{i}", prompt, params[i], priority=0 if priority is None else priority[i])
+            for i, prompt in enumerate(batch)
+        ]
 
     def _run(self, engine: Engine, ids: set[str], outputs: dict[str, RequestOutput], use_tqdm: bool) -> None:
         from tqdm.auto import tqdm
@@ -122,7 +140,7 @@ class LLM:
         batch = _as_list(prompts)
         params = _params_for(batch, sampling_params)
         with self._turn() as engine:
-            return self._stream(self._prepare(engine, "stream", batch, params))
+            return self._stream(self._prepare(engine, "stream", batch, list(params)))
 
     def _stream(self, prepared: list[PreparedRequest]) -> Generator[RequestOutput, None, None]:
         waiting: set[str] = set()
@@ -203,6 +221,10 @@ class LLM:
         """What the KV cache holds now."""
         return self.engine.memory_report()
 
+    def reset_prefix_cache(self) -> int:
+        """Forget every cached prefix, as after a change of the weights; returns how many blocks could be found until now."""
+        return self.engine.reset_prefix_cache()
+
     def close(self) -> None:
         """Give weights and KV cache back; a second call does nothing."""
         if self._engine is None:
@@ -256,6 +278,8 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def _params_for(batch: list[Prompt], params: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams | None]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * len(batch)
+    if isinstance(params, BeamSearchParams):
+        raise TypeError("BeamSearchParams are for beam_search()")
     if len(params) != len(batch):
         raise ValueError(f"{len(params)} sampling_params for {len(batch)} prompts: give one for all, or one each")
     return list(params)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or ``{"prompt": text}`` / ``{"prompt_token_ids": ids}``."""
+"""Text, token ids, or ``{"prompt": text}`` / ``{"prompt_token_ids": ids}``, the latter two also with a ``"cache_salt"``, a text: only requests with
+the same salt find each other's cached prefixes."""
 
 
 def check_ids(name: str, ids: Sequence[Any], vocab_size: int) -> None:
@@ -25,9 +26,11 @@ def tokenize(prompt: Prompt, tokenizer: Any, vocab_size: int) -> tuple[str | Non
     Raises ValueError for an empty prompt, text that is no valid Unicode and ids that the model does not have; TypeError for another type.
     """
     if isinstance(prompt, Mapping):
-        if len(prompt) != 1 or not set(prompt) <= {"prompt", "prompt_token_ids"}:
+        keys = set(prompt) - {"cache_salt"}
+        if len(keys) != 1 or not keys <= {"prompt", "prompt_token_ids"}:
             raise ValueError(f"a prompt given as a dict has one key, 'prompt' or 'prompt_token_ids', not {sorted(map(str, prompt))}")
-        ((key, value),) = prompt.items()
+        (key,) = keys
+        value = prompt[key]
         if (key == "prompt") != isinstance(value, str) or isinstance(value, Mapping):
             raise TypeError(f"{key!r} must be {'text' if key == 'prompt' else 'a list of token ids'}, not {type(value).__name__}")
         prompt = value
@@ -40,6 +43,16 @@ def tokenize(prompt: Prompt, tokenizer: Any, vocab_size: int) -> tuple[str | Non
         raise ValueError("the prompt is empty: at least 1 token is needed")
     check_ids("prompt_token_ids", given, vocab_size)
     return None, tuple(int(token) for token in given)
+
+
+def salt_of(prompt: Prompt) -> str | None:
+    """The ``cache_salt`` of a prompt, if it has one. Raises ValueError for one that is no text, or empty."""
+    if not isinstance(prompt, Mapping) or "cache_salt" not in prompt:
+        return None
+    salt = prompt["cache_salt"]
+    if not isinstance(salt, str) or not salt:
+        raise ValueError(f"cache_salt must be a text that is not empty, not {salt!r}")
+    return salt
 
 
 def _from_text(text: str, tokenizer: Any, vocab_size: int) -> tuple[int, ...]:

@@ -85,7 +85,7 @@ def test_bad_ids_params_and_stop_tokens():
     for request_id in ("", 7, None):
         with pytest.raises(ValueError, match="request_id"):
             engine.add_request(request_id, [1])
-    with pytest.raises(TypeError, match="SamplingParams, not dict"):
+    with pytest.raises(TypeError, match="SamplingParams or BeamSearchParams, not dict"):
         engine.add_request("a", [1], {"max_tokens": 3})
     with pytest.raises(ValueError, match="stop_token_ids: the id 500 is not in the vocabulary, 0 to 499"):
         engine.add_request("a", [1], SamplingParams(stop_token_ids=[500]))
