@@ -41,6 +41,19 @@ def test_hits_are_pinned_before_new_blocks_are_taken():
     assert made.num_cached_tokens == 12
 
 
+def test_a_hit_that_is_the_oldest_of_all_is_not_overwritten_by_its_own_request():
+    """B14, sharper: no block is free, and the two hits are what would be overwritten first."""
+    scheduler, runner = cached(4)
+    serve(scheduler, runner, "a", P13[:8])
+    serve(scheduler, runner, "b", range(100, 108))
+    assert scheduler.manager.pool.num_free == 0
+    assert scheduler.manager.pool.cached_blocks()[:2] == hits(scheduler, P13)[::-1]
+    made = serve(scheduler, runner, "c", (*P13[:8], 70, 71), max_tokens=2)
+    assert made.num_cached_tokens == 8
+    assert len(hits(scheduler, P13)) == 2
+    assert len(hits(scheduler, range(100, 108))) == 1
+
+
 def test_a_refused_admission_leaves_the_cache_as_it_was():
     """B14, second pool: all 3 blocks are cached and 4 would be needed."""
     scheduler, runner = cached(3)

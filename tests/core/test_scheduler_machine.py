@@ -48,8 +48,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.add_one(base, length + 2, max(1, n - 1), not beam, out + 3, None, priority)
 
     def add_one(self, base, length, n, beam, out, salt, priority):
+        self.add_prompt(tuple((base * 77 + 13 * k) % VOCAB for k in range(length)), n, beam, out, salt, priority)
+
+    def add_prompt(self, prompt, n, beam, out, salt, priority):
         name = f"r{len(self.made)}"
-        prompt = tuple((base * 77 + 13 * k) % VOCAB for k in range(length))
         made = Request(name, prompt, max_tokens=out, n=n, beam=beam and n > 1, cache_salt=salt, priority=priority)
         try:
             self.scheduler.add(made)
@@ -58,9 +60,17 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         self.made.append(made)
         if made.beam:
-            self.runner.beams[name] = FakeBeam(n, length, made.max_tokens)
+            self.runner.beams[name] = FakeBeam(n, len(prompt), made.max_tokens)
 
-    @rule(times=st.integers(1, 6))
+    @precondition(lambda self: any(r.finished and not r.beam for r in self.made))
+    @rule(data=st.data(), more=st.integers(1, 5), out=st.integers(1, 6))
+    def next_turn(self, data, more, out):
+        """A chat goes on: all that was said, and a little more."""
+        before = data.draw(st.sampled_from([r for r in self.made if r.finished and not r.beam]))
+        text = before.sequences[0].token_ids
+        self.add_prompt((*text, *range(more))[: MAX_LEN - 1], 1, False, out, before.cache_salt, before.priority)
+
+    @rule(times=st.sampled_from([1, 2, 4, 8, 16]))
     def run(self, times):
         for _ in range(times):
             self.step()
@@ -158,7 +168,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (seq.stop_reason == "###") == (seq.seq_id in self.stopped)
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+SchedulerMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
 TestScheduler = SchedulerMachine.TestCase
 
 

@@ -1,0 +1,69 @@
+"""Sharing at its edges, in real models: beams under memory pressure, a cache that outlives a stop string, host memory for swapping."""
+import pytest
+from parity import prompts_of, random_gpt2
+
+from paged_edu import LLM, BeamSearchParams, SamplingParams
+from paged_edu.engine import memory
+
+
+def test_two_beam_searches_in_a_pool_for_one(tmp_path):
+    """known fault B69"""
+    random_gpt2(tmp_path, seed=2)
+    prompts = prompts_of((6, 6), 97)
+    params = BeamSearchParams(beam_width=4, max_tokens=6)
+    common = {"dtype": "float64", "block_size": 4, "skip_tokenizer_init": True}
+    with LLM(tmp_path, num_gpu_blocks_override=200, **common) as llm:
+        alone = [llm.beam_search(prompt, params, use_tqdm=False)[0] for prompt in prompts]
+    with LLM(tmp_path, num_gpu_blocks_override=12, **common) as llm:
+        outputs = llm.beam_search(prompts, params, use_tqdm=False)
+        pool = llm.engine.scheduler.manager.pool
+        assert pool.num_free + pool.num_cached == 12
+    assert sum(o.metrics.num_preemptions for o in outputs) > 0
+    for output, expected in zip(outputs, alone):
+        assert len(output.outputs) == 4
+        assert [(c.token_ids, c.text) for c in output.outputs] == [(c.token_ids, c.text) for c in expected.outputs]
+
+
+def test_what_a_stop_string_cut_from_the_text_is_cached_all_the_same():
+    """known fault B23: the key of a block is its tokens, and it is cached up to the last one that was computed."""
+    greedy = {"temperature": 0, "max_tokens": 12}
+    told = []
+    for caching in (False, True):
+        with LLM("tiny-shakespeare", block_size=4, num_gpu_blocks_override=60, enable_prefix_caching=caching) as llm:
+            (free,) = llm.generate("ROMEO:\nI ", SamplingParams(**greedy), use_tqdm=False)
+            ids = free.outputs[0].token_ids
+            stop = llm.tokenizer.decode(ids[2:4])
+            (cut,) = llm.generate("ROMEO:\nI ", SamplingParams(stop=stop, **greedy), use_tqdm=False)
+            assert cut.outputs[0].token_ids == ids[:4]
+            assert cut.outputs[0].text == llm.tokenizer.decode(ids[:2])
+            history = [*cut.prompt_token_ids, *cut.outputs[0].token_ids]
+            llm.reset_prefix_cache()
+            llm.generate("ROMEO:\nI ", SamplingParams(stop=stop, **greedy), use_tqdm=False)
+            prompts = [[*history, 7, 8], history, history]
+            outputs = [llm.generate(prompt, SamplingParams(**greedy), use_tqdm=False)[0] for prompt in prompts]
+        told.append([o.outputs[0].token_ids for o in outputs])
+        computed = len(history) - 1                 # the last sampled token was never computed
+        assert [o.num_cached_tokens for o in outputs][:1] == ([computed // 4 * 4] if caching else [0])
+    assert told[0] == told[1]
+    assert told[1][1] == told[1][2]
+
+
+def test_host_memory_for_swapping(monkeypatch):
+    """known fault B139: little by default, what was asked for otherwise, and never more than there is."""
+    monkeypatch.setattr(memory, "free_host_memory", lambda: 1024 * 2**20)
+    with LLM("tiny-shakespeare", max_num_seqs=64) as llm:
+        plan = llm.memory_plan
+        assert 0 < plan.num_cpu_blocks <= plan.num_blocks
+        assert plan.num_cpu_blocks * plan.bytes_per_block <= 0.1 * 1024 * 2**20
+        assert f"{memory.mib(plan.num_cpu_blocks * plan.bytes_per_block)} to swap to" in str(plan)
+    with LLM("tiny-shakespeare", num_gpu_blocks_override=8) as llm:
+        assert llm.memory_plan.num_cpu_blocks == 8
+    with LLM("tiny-shakespeare", num_gpu_blocks_override=8, swap_space=0) as llm:
+        assert llm.memory_plan.num_cpu_blocks == 0
+        assert llm.engine.runner.cpu_cache is None
+    with LLM("tiny-shakespeare", num_gpu_blocks_override=8, swap_space=0.125) as llm:
+        assert llm.memory_plan.num_cpu_blocks == 128 * 2**20 // llm.memory_plan.bytes_per_block
+    with pytest.raises(ValueError, match=r"swap_space=4 GiB is 4,096.0 MiB; 1,02\d\.\d MiB of host memory are free beside the KV cache"):
+        LLM("tiny-shakespeare", num_gpu_blocks_override=8, swap_space=4)
+    with pytest.raises(ValueError, match="preemption_mode='swap' with swap_space=0"):
+        LLM("tiny-shakespeare", preemption_mode="swap", swap_space=0)
