@@ -95,14 +95,15 @@ def by_definition(params, live, finished, rows, end_ids, num_output, max_output)
 @st.composite
 def situations(draw):
     """One step, with log-probabilities that are multiples of 1/4: ties everywhere, sums exact; some are -inf."""
-    width, vocab = draw(st.integers(1, 5)), draw(st.integers(1, 9))
-    quarters = st.integers(0, 12).map(lambda k: -k / 4)
+    width, vocab = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    quarters = st.integers(0, 8).map(lambda k: -k / 4)
     ids = draw(st.permutations(range(20, 30)))
     live = sorted((Beam(ids[i], draw(quarters)) for i in range(draw(st.integers(1, width)))), key=lambda b: -b.logprob)
     rows = draw(st.lists(st.lists(quarters | st.just(-math.inf), min_size=vocab, max_size=vocab), min_size=len(live), max_size=len(live)))
-    max_output = draw(st.integers(1, 6))
+    max_output = draw(st.integers(1, 5))
     num_output = draw(st.integers(1, max_output))
-    finished = draw(st.lists(st.builds(Hypothesis, quarters, st.integers(1, max(num_output - 1, 1))), max_size=7))
+    hypotheses = st.builds(Hypothesis, quarters, st.integers(1, max(num_output - 1, 1)))
+    finished = draw(st.lists(hypotheses, min_size=draw(st.sampled_from([0, width - 1, width])), max_size=width + 2))    # whether to stop is open
     end_ids = draw(st.frozensets(st.integers(0, vocab), max_size=3))
     params = BeamSearchParams(
         beam_width=width, max_tokens=6, min_tokens=draw(st.sampled_from([0, 0, 1, 3])), length_penalty=draw(st.sampled_from([-1, 0, 0.5, 1, 2])),
@@ -116,6 +117,37 @@ def test_choose_is_its_definition(situation, dtype):
     params, live, finished, rows, end_ids, num_output, max_output = situation
     branches = choose(params, live, finished, torch.tensor(rows, dtype=dtype), end_ids=end_ids, num_output=num_output, max_output=max_output)
     assert branches == by_definition(*situation)
+
+
+@pytest.mark.parametrize(("options", "finished", "step", "goes_on"), [
+    ({}, [(-1.0, 2)], -0.5, False),                         # -1.5 / 3 against -1 / 2: no better
+    ({}, [(-1.0, 2)], -0.25, True),
+    ({"early_stopping": True}, [(-1.0, 2)], -0.25, False),
+    ({"early_stopping": True, "beam_width": 2}, [(-1.0, 2)], -0.25, True),
+    ({"early_stopping": "never"}, [(-1.0, 2)], -0.5, True),
+    ({"early_stopping": "never"}, [(-1.0, 2)], -1.75, True),        # -2.75 / 6: better only at its greatest length
+    ({"early_stopping": "never"}, [(-1.0, 2)], -2.0, False),        # -3 / 6
+    ({"early_stopping": "never", "length_penalty": 0}, [(-1.5, 2)], -0.5, False),
+    ({"early_stopping": "never", "length_penalty": -1}, [(-2.0, 2)], -0.25, True),       # -1.25 * 3 against -2 * 2; at 6 it would be worse
+    ({"beam_width": 2}, [(-1.0, 2), (-10.0, 2)], -0.5, True),       # against the worst of two
+    ({"beam_width": 2}, [(-10.0, 2), (-1.0, 2), (-2.0, 2)], -2.0, False),       # the third does not count
+])
+def test_when_a_search_stops(options, finished, step, goes_on):
+    params = BeamSearchParams(**{"beam_width": 1} | options)
+    branches = choose(params, [Beam(0, -1.0)], [Hypothesis(*h) for h in finished], torch.tensor([[-math.inf, step]]), end_ids=frozenset({0}),
+                      num_output=3, max_output=6)
+    assert branches == ((Branch(0, (1,), logprob=step),) if goes_on else ())
+
+
+def test_what_ends_in_this_step_counts_at_its_length():
+    def ends_with(**options):
+        return [b.finish_reason for b in choose(
+            BeamSearchParams(beam_width=1, **options), [Beam(0, -1.0)], [], torch.tensor([[-0.5, -0.75]]), end_ids=frozenset({0}),
+            num_output=3, max_output=6)]
+    assert ends_with() == ["stop"]                          # -1.75 / 3 against -1.5 / 3
+    assert ends_with(early_stopping="never") == [None, "stop"]
+    assert ends_with(min_tokens=2) == ["stop"]
+    assert ends_with(min_tokens=3) == [None]
 
 
 def test_equals_in_live_order_then_in_order_of_ids():
