@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 _LARGEST = 1e300
@@ -48,6 +50,24 @@ def one_of(name: str, value: Any, served: Iterable[str], known: Iterable[str] = 
     if value in known:
         raise UnsupportedError(f"{name}={value!r} is not served yet; today: {choices}")
     raise ValueError(f"{name} must be one of {choices}, not {value!r}")
+
+
+def writable_file(name: str, path: Path) -> None:
+    """Refuse a path that no file could be written to later on; a file that is there keeps its content, and none is left behind."""
+    if path.is_dir():
+        raise ValueError(f"{name} {path}: that is a directory, not a file")
+    if path.exists():
+        if not os.access(path, os.W_OK):
+            raise ValueError(f"{name} {path}: no permission to write to it")
+        return
+    target = Path(os.path.realpath(path))   # a link may point to a file that is still to be made
+    if not target.parent.is_dir():
+        raise ValueError(f"{name} {path}: the directory {target.parent} does not exist")
+    try:
+        target.open("xb").close()           # asks the file system itself: names, permissions and read-only disks have their own rules
+    except OSError as error:
+        raise ValueError(f"{name} {path}: {error.strerror}") from error
+    target.unlink()
 
 
 def known_keywords(what: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from . import demo
+from .checks import writable_file
 from .core import events as ev
 from .core.sequence import Status
 from .trace import TraceState
@@ -256,8 +257,8 @@ def print_next(console: Console) -> None:
 
 def run(*, live: bool = True, speed: float = 25.0, everything: bool = False, json_file: Path | None = None) -> int:
     """The whole demo; ``speed``: at most that many steps a second, 0: as fast as they come."""
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise ValueError(f"--json {json_file}: the directory {json_file.absolute().parent} does not exist")
+    if json_file is not None:
+        writable_file("--json", json_file)
     console = Console(highlight=False)
     plain = not console.is_terminal or console.is_dumb_terminal
     console.print(Text.assemble(

@@ -26,6 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .. import __version__
+from ..checks import writable_file
 from ..core.block_pool import BlockPool
 from ..trace import EventLog
 from .core_copies import load_copy, real_core
@@ -258,8 +259,8 @@ class _Bar:
 
 def run(quick: bool = False, json_file: Path | None = None) -> int:
     """Measure, print, and write ``json_file`` if asked to."""
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise ValueError(f"--json {json_file}: the directory {json_file.absolute().parent} does not exist")
+    if json_file is not None:
+        writable_file("--json", json_file)
     columns = (TextColumn("{task.description:<24}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, disable=not sys.stderr.isatty()) as progress:
         result = measure(quick, _Bar(progress, pieces(quick)).announce)
