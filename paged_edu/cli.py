@@ -39,6 +39,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")    # a model may write what the terminal cannot show
@@ -59,6 +60,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, ImportError) as error:     # UnsupportedError and ModelLoadError are ValueErrors
         print(f"{PROG}: {_one_line(error)}", file=sys.stderr)
         return 2
+
+
+def _open_standard_streams() -> None:
+    """Whoever starts a program may close its streams (``>&-``): Python then has None for them, and the next file would get their number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)          # the lowest free number, so this one
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  as long as the process lives
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

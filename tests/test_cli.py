@@ -193,3 +193,22 @@ def test_a_reader_that_goes_away_is_no_traceback():
     command = f"{sys.executable} -c \"{writer}\" | head -c 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (1, "x", "")
+
+
+CLOSED = {
+    ">&-": ["--help", "generate ROMEO: --max-tokens 1", "lab --copy-only lessons"],
+    "2>&-": ["demo --speed 0", "generate x --num-gpu-blocks-override 1 --block-size 4 --ignore-eos"],      # the second one warns
+    "<&-": ["generate"],
+    "<&- >&- 2>&-": ["generate", "generate ROMEO: --max-tokens 1"],
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell closes the streams")
+@pytest.mark.parametrize(("streams", "command"), [(streams, command) for streams, commands in CLOSED.items() for command in commands])
+def test_a_closed_stream_is_no_traceback(tmp_path, streams, command):
+    """Whatever is closed: the command runs, or fails for its own reason, and what can be read is no traceback."""
+    program = f"{sys.executable} -c 'import sys; from paged_edu import cli; sys.exit(cli.main(sys.argv[1:]))'"
+    done = subprocess.run(["bash", "-c", f"{program} {command} {streams}"], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == (2 if command in ("generate", "demo --speed 0") else 0), done
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "Exception ignored" not in done.stdout + done.stderr
