@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from . import __version__
+from .words import counted
 
 if TYPE_CHECKING:
     from .engine.outputs import RequestOutput
@@ -268,6 +269,6 @@ def _lab(args: argparse.Namespace) -> int:
 
     if args.copy_only:
         copied = lab.copy_notebooks(args.dir)
-        print(f"{len(copied)} notebooks copied to {args.dir}" if copied else f"nothing new to copy: the notebooks are in {args.dir}")
+        print(f"{counted(len(copied), 'file')} copied to {args.dir}" if copied else f"nothing new to copy: the notebooks are in {args.dir}")
         return 0
     return lab.open_lab(args.dir, not args.no_browser, args.extra)

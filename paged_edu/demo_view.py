@@ -28,6 +28,7 @@ from .core import events as ev
 from .core.sequence import Status
 from .trace import TraceState
 from .viz.palette import letter, look
+from .words import counted
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _STYLES = {"solid": "", "rising": " underline", "falling": " bold", "crossed": " bold underline"}
@@ -121,7 +122,7 @@ def happenings(events: Iterable[ev.Event], step: int) -> list[Text]:
             case ev.BlocksFreed(seq_id, blocks):
                 freed[seq_id] = len(blocks)
             case ev.RequestPreempted(_, lost):
-                text = f" steps back: its {lost} tokens will be computed again"
+                text = f" steps back: its {counted(lost, 'token')} will be computed again"
             case ev.SequenceFinished(_, seq_id, reason, _):
                 text = f" {'ends by itself' if reason == 'stop' else 'reaches its limit'}; blocks freed: {freed.get(seq_id, 0)}"
             case _:
@@ -213,7 +214,7 @@ def print_texts(console: Console, result: demo.DemoResult, everything: bool) -> 
         console.print(Text.assemble("\n", badge(_arrival(output.request_id)), (head, "dim")), soft_wrap=True)
         console.print(Text.assemble((output.prompt or "", "bold"), completion.text.rstrip()), soft_wrap=True)
     if len(shown) < len(result.outputs):
-        console.print(Text(f"\n({len(shown)} of {len(result.outputs)} texts; --all shows every one)", style="dim"))
+        console.print(Text(f"\n({len(shown)} of {counted(len(result.outputs), 'text')}; --all shows every one)", style="dim"))
 
 
 def print_numbers(console: Console, result: demo.DemoResult) -> None:

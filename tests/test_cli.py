@@ -178,7 +178,7 @@ def test_lab_copies_and_passes_the_rest_on(capsys, monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(lab, "open_lab", lambda target, open_browser, extra: calls.append((target, open_browser, list(extra))) or 0)
     monkeypatch.setattr(lab, "copy_notebooks", lambda target: [target / "a.ipynb"])
-    assert run(capsys, "lab", str(tmp_path), "--copy-only") == (0, f"1 notebooks copied to {tmp_path}\n", "")
+    assert run(capsys, "lab", str(tmp_path), "--copy-only") == (0, f"1 file copied to {tmp_path}\n", "")
     assert run(capsys, "lab", str(tmp_path), "--no-browser", "--", "--port=8890")[0] == 0
     assert run(capsys, "lab")[0] == 0
     assert run(capsys, "lab", "--", "--ip", "::1")[0] == 0
