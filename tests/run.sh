@@ -7,8 +7,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
+known="install lint unit notebooks wheel browser"
+stages=${*:-$known}
+for stage in $stages; do                           # before the first one runs: it may take minutes
+  case " $known " in *" $stage "*) ;; *) echo "no such stage: $stage; there are: $known" >&2; exit 2 ;; esac
+done
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PIP_DISABLE_PIP_VERSION_CHECK=1
-stages=${*:-install lint unit notebooks wheel browser}
 summary=""
 trap 'printf "\nstage       time\n%s" "$summary"' EXIT
 
@@ -44,7 +48,6 @@ wheel() {
 browser() { "$VENV/bin/python" -m pytest -q -m browser tests -rs; }
 
 for stage in $stages; do
-  case $stage in install|lint|unit|notebooks|wheel|browser) ;; *) echo "no such stage: $stage" >&2; exit 2 ;; esac
   echo "== $stage"
   start=$SECONDS
   summary+="$stage"$'\t'"    began, did not end"$'\n'
