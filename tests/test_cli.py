@@ -82,7 +82,10 @@ def test_a_mistake_is_one_line_that_names_value_and_limit(capsys, argv, parts):
 
 @pytest.mark.parametrize(("argv", "parts"), [
     (["--model", "./no/such/model"], ["./no/such/model", "no such directory"]),
-    (["--device", "toaster"], ["device", "toaster"]),
+    (["--device", "toaster"], ["device must be 'auto', 'cpu', 'cuda' or 'cuda:N'", "toaster"]),
+    (["--device", "cuda:-1"], ["device must be", "'cuda:N'", "cuda:-1"]),
+    (["--device", "cuda:99"], ["cuda:99", "torch sees", "'cpu'"]),
+    (["--device", "meta"], ["device must be", "'meta'"]),
     (["--max-model-len", "100000"], ["max_model_len", "100000", "512"]),
 ])
 def test_a_mistake_that_only_loading_finds(capsys, argv, parts):

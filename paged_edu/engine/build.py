@@ -14,6 +14,7 @@ from ..core.limits import SchedulerConfig
 from ..core.scheduler import Scheduler
 from ..model.loader import choose_dtype, load_model, load_spec, resolve
 from ..sampling.sampler import Sampler
+from ..words import counted
 from .engine import Engine
 from .memory import MemoryPlan, plan_blocks
 from .runner import ModelRunner
@@ -25,12 +26,12 @@ def choose_device(device: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"device={device!r}: {str(error).splitlines()[0]}") from error
+    except RuntimeError:                # with a list of a dozen kinds that are not served
+        chosen = torch.device("meta")
     if chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', not {device!r}")
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', not {device!r}")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device={device!r}: torch sees {torch.cuda.device_count()} CUDA devices")
+        raise ValueError(f"device={device!r}: torch sees {counted(torch.cuda.device_count(), 'CUDA device')}; 'cpu' is always there")
     return chosen
 
 
