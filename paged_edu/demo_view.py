@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections import deque
@@ -251,9 +253,14 @@ def print_next(console: Console) -> None:
         here = f"{Path(here).relative_to(Path.cwd())}{os.sep}"
     missing = [name for name in ("jupyterlab", "ipywidgets", "anywidget", "plotly") if find_spec(name) is None]
     console.print("\nThe notebooks show how it works, block by block:", markup=False)
-    if missing:
-        console.print(f"  {here}pip install 'paged-edu[lab]'", markup=False)
-    console.print(f"  {here}paged-edu lab\n", markup=False)
+    for command in [[f"{here}pip", "install", "paged-edu[lab]"]] * bool(missing) + [[f"{here}paged-edu", "lab"]]:
+        console.print(f"  {_shell(command)}", markup=False, soft_wrap=True)
+    console.print()
+
+
+def _shell(command: list[str]) -> str:
+    """A command as one pastes it: quoted where a folder has a space."""
+    return shlex.join(command) if os.name == "posix" else subprocess.list2cmdline(command)
 
 
 def run(*, live: bool = True, speed: float = 25.0, everything: bool = False, json_file: Path | None = None) -> int:
