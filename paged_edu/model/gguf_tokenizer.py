@@ -161,8 +161,8 @@ def _split(source: _Source) -> Split:
 
 
 def _sentencepiece(source: _Source) -> Any:
-    """As transformers' LlamaTokenizer is built: a space is put before a text, but not after a special token within it."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    """As SentencePiece and llama.cpp have it: a space goes before the text, and before what follows a special token within it."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
 
     unknown = source.ids.get("unk", source.types.index(_UNKNOWN) if _UNKNOWN in source.types else None)
     tokenizer = Tokenizer(models.BPE(
@@ -170,7 +170,8 @@ def _sentencepiece(source: _Source) -> Any:
         byte_fallback=True,
     ))
     prefix = source.flag("add_space_prefix", True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first" if prefix else "never", split=False)
+    first = [normalizers.Prepend("▁")] if prefix else []
+    tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", "▁")])
     strip = [decoders.Strip(content=" ", left=1)] if prefix else []
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
     return tokenizer
