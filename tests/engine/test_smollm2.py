@@ -46,14 +46,12 @@ def test_logits_of_512_tokens(folder, hf):
     ids = load_tokenizer(folder)(TEXT)["input_ids"][:512]
     model, spec = load_model(folder, torch.float32, "cpu")
     assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.vocab_size) == (30, 9, 3, 64, 49152)
-    want = expected(hf, [ids])
-    for chunk in (512, 200):
-        assert difference(run(model, [ids], [chunk], dtype=torch.float32), want) < 5e-4
+    assert difference(run(model, [ids], [200], dtype=torch.float32), expected(hf, [ids])) < 5e-4
 
 
 def test_greedy_tokens_up_to_near_ties(llm, hf):
     prompts = [llm.tokenizer(p)["input_ids"] for p in PROMPTS]
-    outputs, rows = generate(llm, prompts, [greedy(24)] * len(prompts))
+    outputs, rows = generate(llm, prompts, [greedy(16)] * len(prompts))
     ties = 0
     for output, logits in zip(outputs, rows):
         want = theirs(hf, output)
