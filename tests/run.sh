@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The whole test suite, from a fresh clone: sets up a virtual environment of its own, then runs each stage and prints its time.
 #   bash tests/run.sh              everything
-#   bash tests/run.sh unit lint    only these stages (install lint unit notebooks wheel browser)
+#   bash tests/run.sh unit lint    only these stages (install lint pull unit notebooks wheel browser)
 # PYTHON picks the interpreter, VENV the folder of the environment, PIP_CONSTRAINT pins versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
-known="install lint unit notebooks wheel browser"
+known="install lint pull unit notebooks wheel browser"
 stages=${*:-$known}
 for stage in $stages; do                           # before the first one runs: it may take minutes
   case " $known " in *" $stage "*) ;; *) echo "no such stage: $stage; there are: $known" >&2; exit 2 ;; esac
@@ -25,6 +25,15 @@ install() {
 lint() {
   "$VENV/bin/ruff" check .
   "$VENV/bin/mypy"
+}
+
+# SmolLM2 for the tests that compare it with transformers: they run where it could be had, and only there.
+pull() {
+  if "$VENV/bin/paged-edu" pull smollm2-135m-instruct; then
+    export PAGED_EDU_TEST_SMOLLM2=required
+  else
+    echo "NOTE: smollm2-135m-instruct could not be pulled (see above); its tests are skipped" >&2
+  fi
 }
 
 unit() { "$VENV/bin/python" -m pytest -q -m 'not browser' tests --durations=10; }

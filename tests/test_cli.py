@@ -14,6 +14,7 @@ COMMANDS = {
     ("demo",): ["--no-live", "--speed", "--fast", "--all", "--json"],
     ("generate",): ["--model", "--max-tokens", "--temperature", "--top-p", "--top-k", "--min-p", "--seed", "--ignore-eos", "--block-size",
                     "--num-gpu-blocks-override", "--max-model-len", "--dtype", "--device", "--file", "--json"],
+    ("pull",): ["--from", "--force"],
     ("bench", "scheduler"): ["--quick", "--json"],
     ("lab",): ["--no-browser", "--copy-only"],
 }

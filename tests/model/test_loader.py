@@ -145,7 +145,7 @@ def test_resolve_a_directory_and_a_short_name(save: Save, tmp_path: Path) -> Non
     ("name", "message"),
     [
         ("./nowhere", "no such directory"), ("/nowhere/at/all", "no such directory"), ("", "no such directory"),
-        ("x.gguf", "GGUF.*not supported yet"),
+        ("x.gguf", "'x.gguf': no such file"), ("org/model/x.GGUF", "no such file"),
     ],
 )
 def test_resolve_refuses_what_can_only_be_a_path(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_resolve_refuses_what_can_only_be_a_path(name: str, message: str, monkey
 
 
 def test_resolve_a_file_is_refused(save: Save) -> None:
-    with pytest.raises(ModelLoadError, match="give the directory"):
+    with pytest.raises(ModelLoadError, match="is a file and no GGUF; give a"):
         resolve(str(save() / "config.json"))
 
 
