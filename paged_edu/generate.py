@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("prompts", nargs="*", metavar="PROMPT", help="the prompts; without any: one a line from stdin")
     add("--file", metavar="FILE", help="read prompts from FILE, one a line; - is stdin")
     add("--model", default="tiny-shakespeare", help="name or directory (default %(default)s)")
-    add("--stream", action="store_true", help="show the text as it comes; one prompt, or --json")
+    add("--stream", action="store_true", help="one text as it comes; several with --json")
     add_sampling_flags(parser, max_tokens=128, temperature=1.0, top_p=1.0)
     add_engine_flags(parser)
     add("--json", action="store_true", help="one JSON object a line instead of text")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import UnsupportedError, integer, number
-from ..core.events import Emit, Event
+from ..core.events import Emit
 from ..core.kv_manager import MemoryReport
 from ..core.plan import SchedulerOutput, StepResult
 from ..core.policy import FCFS
@@ -24,6 +24,7 @@ from ..core.sequence import Sequence as CoreSequence
 from ..sampling.params import SamplingParams
 from ..sampling.sampler import BrokenLogitsError, SamplingState
 from .completions import Completions
+from .listeners import Listeners
 from .outputs import RequestMetrics, RequestOutput
 from .prompts import Prompt as Prompt
 from .prompts import check_ids, tokenize
@@ -69,7 +70,7 @@ class Engine:
         self._notes: list[str] = []                 # warnings that wait for a moment at which everything is consistent
         self._busy = False
         self._num_added = 0
-        self._listeners: list[list[Emit]] = []      # boxes of one: the same listener may listen twice
+        self._listeners = Listeners(scheduler, self._notes)
 
     # -- requests ------------------------------------------------------------------------------------------------------------------
     def add_request(
@@ -308,30 +309,7 @@ class Engine:
 
         A listener that raises is dropped, with a warning: nobody's requests depend on who watches them.
         """
-        if not callable(listener):
-            raise TypeError(f"a listener is called with each event; {listener!r} cannot be called")
-        box = [listener]
-        self._listeners.append(box)
-        self._wire()
-        return lambda: self._unlisten(box)
-
-    def _unlisten(self, box: list[Emit]) -> None:
-        self._listeners = [other for other in self._listeners if other is not box]
-        self._wire()
-
-    def _wire(self) -> None:
-        """With no listener the core pays one ``if`` an event."""
-        boxes = tuple(self._listeners)
-
-        def broadcast(event: Event) -> None:
-            for box in boxes:
-                try:
-                    box[0](event)
-                except Exception as error:
-                    self._unlisten(box)
-                    self._notes.append(f"a listener raised {error!r} at {type(event).__name__} and no longer listens")
-
-        self.scheduler.emit = self.scheduler.manager.emit = broadcast if boxes else None
+        return self._listeners.add(listener)
 
 
 def _derived_seed(seed: int, index: int) -> int:

@@ -210,7 +210,7 @@ def test_closing_50_views_leaves_no_widget_no_listener_and_no_reference():
         view.close()
         view.close()
     assert len(registry._instances) == before
-    assert engine._listeners == []
+    assert len(engine._listeners) == 0
     dead_engine = weakref.ref(engine)
     del view, engine
     gc.collect()
@@ -253,7 +253,7 @@ def test_bad_options_are_refused():
     for speed in (0, -1, 11, float("nan")):
         with pytest.raises(ValueError, match="speed"):
             BlockPoolView.of(engine, speed=speed)
-    assert engine._listeners == []
+    assert len(engine._listeners) == 0
 
 
 def test_a_log_that_has_forgotten_its_first_steps():
