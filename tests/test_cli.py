@@ -1,5 +1,4 @@
 """The command line as a user meets it. Most tests call `main` in this process; the few that need a shell's view start one."""
-import io
 import json
 import re
 import subprocess
@@ -12,8 +11,10 @@ from paged_edu import __version__, cli
 
 COMMANDS = {
     ("demo",): ["--no-live", "--speed", "--fast", "--all", "--json"],
-    ("generate",): ["--model", "--max-tokens", "--temperature", "--top-p", "--top-k", "--min-p", "--seed", "--ignore-eos", "--block-size",
-                    "--num-gpu-blocks-override", "--max-model-len", "--dtype", "--device", "--file", "--json"],
+    ("generate",): ["--model", "--max-tokens", "--temperature", "--top-p", "--top-k", "--min-p", "--seed", "--stop", "--ignore-eos",
+                    "--block-size", "--num-gpu-blocks-override", "--max-model-len", "--dtype", "--device", "--file", "--json", "--stream"],
+    ("chat",): ["--model", "--system", "--max-tokens", "--temperature", "--top-p", "--top-k", "--min-p", "--seed", "--stop", "--ignore-eos",
+                "--block-size", "--num-gpu-blocks-override", "--max-model-len", "--dtype", "--device"],
     ("pull",): ["--from", "--force"],
     ("bench", "scheduler"): ["--quick", "--json"],
     ("lab",): ["--no-browser", "--copy-only"],
@@ -65,6 +66,9 @@ def test_help_and_version_import_nothing_heavy():
     (["generate", "x", "--no-such-flag"], ["--no-such-flag"]),
     (["generate", "x", "--file", "y"], ["prompts or --file y"]),
     (["generate", "--file", "/no/such/file"], ["/no/such/file", "No such file"]),
+    (["generate", "x", "--stop", ""], ["stop", "empty string"]),
+    (["generate", "x", "y", "--stream"], ["--stream", "2 prompts", "--json"]),
+    (["chat", "--top-p", "2"], ["top_p", "at most 1", "not 2"]),
     (["generate", ""], ["prompt 1", "''", "at least 1 token"]),
     (["demo", "--speed", "0"], ["--speed", "above 0", "not 0"]),
     (["demo", "--json", "/no/such/directory/x.json"], ["--json", "/no/such/directory"]),
@@ -109,53 +113,6 @@ def test_a_model_that_the_hub_does_not_give(capsys, monkeypatch):
     code, _, err = run(capsys, "generate", "x", "--model", "nobody/nothing")
     assert code == 2
     assert err.splitlines()[1] == "paged-edu: 'nobody/nothing' is no short name and the hub did not give it"
-
-
-def test_generate_json_round_trip(capsys):
-    argv = ["generate", "ROMEO:", "First Citizen:\nWe are", "--max-tokens", "6", "--temperature", "0.8", "--num-gpu-blocks-override", "8"]
-    code, out, _ = run(capsys, *argv, "--seed", "3", "--json")
-    assert code == 0
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert [row["prompt"] for row in rows] == ["ROMEO:", "First Citizen:\nWe are"]
-    for row in rows:
-        assert set(row) == {"request_id", "prompt", "text", "token_ids", "finish_reason", "stop_reason"}
-        assert 1 <= len(row["token_ids"]) <= 6
-        assert row["finish_reason"] in ("stop", "length")
-    assert run(capsys, *argv, "--seed", "3", "--json")[1] == out
-    assert run(capsys, *argv, "--seed", "4", "--json")[1] != out
-
-
-def test_generate_text_has_prompt_completion_reason_and_no_control_codes(capsys):
-    code, out, err = run(capsys, "generate", "ROMEO:", "--max-tokens", "3", "--ignore-eos", "--temperature", "0")
-    assert code == 0
-    head, text = out.split("\n", 1)
-    assert head.endswith("prompt + 3 output tokens, length")
-    assert text.startswith("ROMEO:")
-    assert "1 prompts, 3 output tokens" in err
-    assert not re.search(r"[\x1b\r]", out + err)
-
-
-def test_prompts_from_the_standard_input(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("ROMEO:\n\nJULIET:\n"))
-    code, out, err = run(capsys, "generate", "--max-tokens", "2", "--json")
-    assert code == 0
-    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["ROMEO:", "JULIET:"]
-    assert "1 empty lines of the standard input are skipped" in err
-
-
-@pytest.mark.parametrize(("text", "message"), [("", "no prompt in the standard input: it has 0 lines"), ("\n \n", "2 lines, all of them empty")])
-def test_no_prompt_at_all(capsys, monkeypatch, text, message):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    code, _, err = run(capsys, "generate", "--file", "-")
-    assert code == 2
-    assert message in err
-
-
-def test_prompts_from_a_file(capsys, tmp_path):
-    (tmp_path / "prompts.txt").write_text("ROMEO:\nJULIET:\n", encoding="utf-8")
-    code, out, _ = run(capsys, "generate", "--file", str(tmp_path / "prompts.txt"), "--max-tokens", "1", "--json")
-    assert code == 0
-    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["ROMEO:", "JULIET:"]
 
 
 def test_a_warning_is_one_line(capsys):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import UnsupportedError, integer, number
-from ..core.events import Emit, Event
+from ..core.events import Emit
 from ..core.kv_manager import MemoryReport
 from ..core.plan import SchedulerOutput, StepResult
 from ..core.policy import FCFS
@@ -23,7 +23,9 @@ from ..core.sequence import Request
 from ..core.sequence import Sequence as CoreSequence
 from ..sampling.params import SamplingParams
 from ..sampling.sampler import BrokenLogitsError, SamplingState
-from .outputs import CompletionOutput, RequestMetrics, RequestOutput
+from .completions import Completions
+from .listeners import Listeners
+from .outputs import RequestMetrics, RequestOutput
 from .prompts import Prompt as Prompt
 from .prompts import check_ids, tokenize
 from .runner import Runner
@@ -60,6 +62,7 @@ class Engine:
         self.clock = clock
         self.last_output: SchedulerOutput | None = None
         """The plan of the latest step."""
+        self.completions = Completions(tokenizer)
         self._records: dict[str, PreparedRequest] = {}      # a request stays until its last output has been returned
         self._sampling: dict[str, SamplingState] = {}
         self._kept: list[RequestOutput] = []        # outputs that the next step returns first
@@ -67,7 +70,7 @@ class Engine:
         self._notes: list[str] = []                 # warnings that wait for a moment at which everything is consistent
         self._busy = False
         self._num_added = 0
-        self._listeners: list[list[Emit]] = []      # boxes of one: the same listener may listen twice
+        self._listeners = Listeners(scheduler, self._notes)
 
     # -- requests ------------------------------------------------------------------------------------------------------------------
     def add_request(
@@ -102,6 +105,8 @@ class Engine:
         )
         if params.min_tokens and len(request.eos_token_ids | request.stop_token_ids) >= self.vocab_size:
             raise ValueError(f"min_tokens={params.min_tokens} bans every token: the stop tokens are the whole vocabulary of {self.vocab_size}")
+        if params.stop and self.tokenizer is None:
+            raise ValueError(f"stop={list(params.stop)} is looked for in the text, and this engine has no tokenizer; use stop_token_ids")
         self.scheduler.check(request)
         return PreparedRequest(request, params, text, RequestMetrics(now))
 
@@ -147,6 +152,19 @@ class Engine:
         self._warn()
         return output
 
+    def discard(self, request_id: str) -> bool:
+        """End a request, if it has not ended, and drop its output: nobody waits for it. False in the middle of a step: then ask again."""
+        if self._busy:
+            self._aborts.append(request_id)
+            return False
+        self.abort_request(request_id)
+        self._kept = [output for output in self._kept if output.request_id != request_id]
+        return True
+
+    def knows(self, request_id: str) -> bool:
+        """Whether the last output of this request is still to come."""
+        return request_id in self._records or any(output.request_id == request_id for output in self._kept)
+
     def has_unfinished_requests(self) -> bool:
         """Whether a step would do or return something."""
         return bool(self._records or self._kept)
@@ -156,34 +174,40 @@ class Engine:
         return len(self._records)
 
     # -- the loop ------------------------------------------------------------------------------------------------------------------
-    def step(self, *, finished_only: bool = False) -> list[RequestOutput]:
+    def step(self, *, finished_only: bool = False, only: Container[str] | None = None) -> list[RequestOutput]:
         """One iteration; the requests that grew or ended, each with everything so far. Nothing to do: an empty list.
 
-        ``finished_only``: leave out those that go on, so that no text is made that nobody reads. An error in mid-step, or Ctrl-C, leaves the
-        engine consistent: what was running is computed again, with the same tokens.
+        ``finished_only``: leave out those that go on, so that no text is made that nobody reads. ``only``: ids of the requests that the caller
+        waits for. Other requests that ended are kept for a step that asks for them; what others have grown is in their next output.
+        An error in mid-step, or Ctrl-C, leaves the engine consistent: what was running is computed again, with the same tokens.
         """
         with self._change("step"):
             grown = self._advance()
         outputs = list(self._kept)
         known = {output.request_id for output in outputs}
+        going_on: list[tuple[Request, RequestOutput]] = []
         for request in grown:
-            if request.request_id not in known and (request.finished or not finished_only):
+            wanted = not finished_only and (only is None or request.request_id in only)
+            if request.request_id not in known and (request.finished or wanted):
                 outputs.append(self._output(self._records[request.request_id]))
+                if not request.finished:
+                    going_on.append((request, outputs[-1]))
         # An interruption from here on must not swallow an output: until the return the next step would give them again.
         self._kept = [output for output in outputs if output.finished]
         for output in self._kept:
             self._forget(output.request_id)
+        shown = self.completions.shown_with(going_on) if going_on else self.completions.shown
+        others = [output for output in self._kept if only is not None and output.request_id not in only]
+        returned = [output for output in outputs if only is None or output.request_id in only]
         self._warn()
-        self._kept = []
-        return outputs
-
-    def keep(self, outputs: Sequence[RequestOutput]) -> None:
-        """Hand back outputs of ended requests that the caller did not add; the next `step` returns them first."""
-        self._kept += outputs
+        self._kept, self.completions.shown = others, shown
+        return returned
 
     def _advance(self) -> list[Request]:
         """Schedule, execute, update; the requests that grew or ended."""
         grown: list[Request] = []
+        # Nothing to find here, unless the step before was interrupted between a token and its text.
+        self._end_at_stop_strings([seq for record in self._records.values() if record.params.stop for seq in record.request.live])
         if self.scheduler.has_unfinished():
             output = self.scheduler.schedule()
             self.last_output = output
@@ -195,10 +219,19 @@ class Engine:
                 self._aborts += error.request_ids
                 self._notes.append(f"{error}: finish_reason 'abort'")
             else:
-                grown = self._grown_requests(self.scheduler.update(output, result))
+                sequences = self.scheduler.update(output, result)
+                grown = self._grown_requests(sequences)
+                self._end_at_stop_strings(sequences)
         self._late_aborts()
         ended = [record.request for record in self._records.values() if record.request.finished]
         return list({request.request_id: request for request in (*grown, *ended)}.values())
+
+    def _end_at_stop_strings(self, sequences: Iterable[CoreSequence]) -> None:
+        """A stop string ends its sequence, and frees its blocks, in the step that completes it."""
+        for seq in sequences:
+            stop = self.completions.find_stop(seq, self._records[seq.request.request_id].params)
+            if stop is not None and not seq.finished:
+                self.scheduler.finish(seq.seq_id, "stop", stop.string)
 
     @contextmanager
     def _change(self, what: str) -> Iterator[None]:
@@ -254,6 +287,7 @@ class Engine:
         """Every table that knows a request forgets it."""
         self._records.pop(request_id, None)
         self._sampling.pop(request_id, None)
+        self.completions.forget(request_id)
 
     def _output(self, record: PreparedRequest) -> RequestOutput:
         request = record.request
@@ -262,15 +296,8 @@ class Engine:
             record.metrics.finished_time = self.clock()
         return RequestOutput(
             request.request_id, record.prompt, request.prompt_token_ids,
-            tuple(self._completion(seq, record.params) for seq in request.sequences), request.finished, record.metrics,
+            tuple(self.completions.completion(seq, record.params) for seq in request.sequences), request.finished, record.metrics,
         )
-
-    def _completion(self, seq: CoreSequence, params: SamplingParams) -> CompletionOutput:
-        ids = seq.output_token_ids
-        # A stop token that the user named is no part of the text, though it is one of the tokens; special tokens follow skip_special_tokens.
-        shown = ids[:-1] if seq.finish_reason == "stop" and seq.stop_reason is not None else ids
-        text = self.tokenizer.decode(shown, skip_special_tokens=params.skip_special_tokens) if self.tokenizer is not None else ""
-        return CompletionOutput(seq.branch, text, tuple(ids), seq.finish_reason, seq.stop_reason)
 
     # -- watching ------------------------------------------------------------------------------------------------------------------
     def memory_report(self) -> MemoryReport:
@@ -282,30 +309,7 @@ class Engine:
 
         A listener that raises is dropped, with a warning: nobody's requests depend on who watches them.
         """
-        if not callable(listener):
-            raise TypeError(f"a listener is called with each event; {listener!r} cannot be called")
-        box = [listener]
-        self._listeners.append(box)
-        self._wire()
-        return lambda: self._unlisten(box)
-
-    def _unlisten(self, box: list[Emit]) -> None:
-        self._listeners = [other for other in self._listeners if other is not box]
-        self._wire()
-
-    def _wire(self) -> None:
-        """With no listener the core pays one ``if`` an event."""
-        boxes = tuple(self._listeners)
-
-        def broadcast(event: Event) -> None:
-            for box in boxes:
-                try:
-                    box[0](event)
-                except Exception as error:
-                    self._unlisten(box)
-                    self._notes.append(f"a listener raised {error!r} at {type(event).__name__} and no longer listens")
-
-        self.scheduler.emit = self.scheduler.manager.emit = broadcast if boxes else None
+        return self._listeners.add(listener)
 
 
 def _derived_seed(seed: int, index: int) -> int:

@@ -1,10 +1,11 @@
-"""LLM: generate text from a list of prompts, with one call. It feeds an `Engine`, steps it and collects the outputs."""
+"""LLM: text from a list of prompts, whole (`generate`), as it comes (`stream`) or as the answer in a chat. It feeds an `Engine` and steps it."""
 from __future__ import annotations
 
 import gc
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from types import TracebackType
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..checks import known_keywords
+from ..checks import UnsupportedError, known_keywords
 from ..config import EngineConfig
 from ..core.kv_manager import MemoryReport
 from ..sampling.params import SamplingParams
 from .build import build_engine
-from .engine import Engine
+from .engine import Engine, PreparedRequest
+from .messages import Conversation, as_conversations, render
 from .outputs import RequestOutput
 from .prompts import Prompt
 from .runner import ModelRunner
@@ -42,7 +44,8 @@ class LLM:
         self._engine: Engine | None
         self._engine, self.memory_plan = build_engine(self.config)
         self._num_calls = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._abandoned: set[str] = set()       # requests whose stream was left
 
     @property
     def engine(self) -> Engine:
@@ -52,8 +55,8 @@ class LLM:
         return self._engine
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("chat", "stream", "beam_search"):
-            raise AttributeError(f"LLM.{name} is not served yet; today: generate")
+        if name == "beam_search":
+            raise AttributeError(f"LLM.{name} is not served yet; today: generate, stream, chat")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
@@ -69,44 +72,132 @@ class LLM:
         ``prompts``: one prompt or a list of them, each text, token ids or a dict (see `Prompt`). ``sampling_params``: one for all, or one
         each. A bad prompt raises before any of them is queued. Interrupting the call drops its requests and frees their blocks.
         """
-        engine, batch = self.engine, _as_list(prompts)
+        batch = _as_list(prompts)
         params = _params_for(batch, sampling_params)
-        with self._lock:                            # one thread at a time; the others wait for their turn
-            call, self._num_calls = self._num_calls, self._num_calls + 1
-            prepared = [engine.prepare(f"generate-{call}-{i}", *item) for i, item in enumerate(zip(batch, params, strict=True))]
-            queued: list[str] = []
+        with self._turn() as engine:                # one thread at a time; the others wait for their turn
+            prepared = self._prepare(engine, "generate", batch, params)
+            queued: set[str] = set()
             outputs: dict[str, RequestOutput] = {}
-            others: list[RequestOutput] = []        # of requests that the caller added to the engine by hand
             try:
-                for request in prepared:
-                    engine.queue(request)
-                    queued.append(request.request.request_id)
-                self._run(engine, set(queued), outputs, others, use_tqdm)
+                _queue(engine, prepared, queued)
+                self._run(engine, queued, outputs, use_tqdm)
             finally:
-                for request_id in queued:
-                    if request_id not in outputs:
-                        engine.abort_request(request_id)
-                engine.keep(others)
-        return [outputs[request_id] for request_id in queued]
+                self._drop(queued - set(outputs))
+        return [outputs[request.request.request_id] for request in prepared]
 
-    def _run(
-        self, engine: Engine, ids: set[str], outputs: dict[str, RequestOutput], others: list[RequestOutput], use_tqdm: bool,
-    ) -> None:
+    def _prepare(
+        self, engine: Engine, what: str, batch: list[Prompt], params: list[SamplingParams | None],
+    ) -> list[PreparedRequest]:
+        call, self._num_calls = self._num_calls, self._num_calls + 1
+        return [engine.prepare(f"{what}-{call}-{i}", *item) for i, item in enumerate(zip(batch, params, strict=True))]
+
+    def _run(self, engine: Engine, ids: set[str], outputs: dict[str, RequestOutput], use_tqdm: bool) -> None:
         from tqdm.auto import tqdm
 
         with tqdm(total=len(ids), desc="Processed prompts", unit="prompt", disable=not use_tqdm, dynamic_ncols=True) as bar:
             tokens = 0
             while len(outputs) < len(ids):
-                for output in engine.step(finished_only=True):
-                    if output.request_id not in ids:
-                        others.append(output)
-                    else:
-                        outputs[output.request_id] = output
-                        tokens += sum(len(completion.token_ids) for completion in output.outputs)
-                        bar.update()
-                        elapsed = bar.format_dict["elapsed"]
-                        if elapsed:
-                            bar.set_postfix_str(f"{tokens / elapsed:.0f} output tokens/s", refresh=False)
+                _check_known(engine, ids - set(outputs))
+                for output in engine.step(finished_only=True, only=ids):
+                    outputs[output.request_id] = output
+                    tokens += sum(len(completion.token_ids) for completion in output.outputs)
+                    bar.update()
+                    elapsed = bar.format_dict["elapsed"]
+                    if elapsed:
+                        bar.set_postfix_str(f"{tokens / elapsed:.0f} output tokens/s", refresh=False)
+
+    # -- as it comes ---------------------------------------------------------------------------------------------------------------
+    def stream(
+        self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Generator[RequestOutput, None, None]:
+        """The outputs of `generate` as they grow: each new piece of text is the ``delta`` of a `CompletionOutput`.
+
+        >>> for output in llm.stream("ROMEO:"):
+        ...     print(output.outputs[0].delta, end="", flush=True)
+
+        Prompts are checked now, and queued at the first ``next``; the outputs of several interleave. Leaving the loop, by ``break`` or an error, or
+        ``close()``, drops what has not ended and frees its blocks. While a stream is open this LLM may be used as always: every call steps the
+        same engine, so the stream grows with it, and tells at its next output.
+        """
+        batch = _as_list(prompts)
+        params = _params_for(batch, sampling_params)
+        with self._turn() as engine:
+            return self._stream(self._prepare(engine, "stream", batch, params))
+
+    def _stream(self, prepared: list[PreparedRequest]) -> Generator[RequestOutput, None, None]:
+        waiting: set[str] = set()
+        try:
+            with self._turn() as engine:
+                _queue(engine, prepared, waiting)
+            while waiting:
+                with self._turn() as engine:
+                    _check_known(engine, waiting)
+                    outputs = engine.step(only=waiting)
+                for output in outputs:
+                    if output.finished:
+                        waiting.discard(output.request_id)
+                    yield output
+        finally:
+            self._drop(waiting)
+
+    @contextmanager
+    def _turn(self) -> Iterator[Engine]:
+        """The engine, for this thread alone."""
+        try:
+            with self._lock:
+                yield self.engine
+        finally:
+            self._sweep()
+
+    def _drop(self, request_ids: Iterable[str]) -> None:
+        """Nobody waits for these any more. Never waits for a turn: a forgotten stream is closed whenever, and in whatever thread, Python finds it."""
+        self._abandoned |= set(request_ids)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        while self._abandoned and self._lock.acquire(blocking=False):      # if another thread has its turn, it does this at the end
+            try:
+                for request_id in tuple(self._abandoned):
+                    if self._engine is not None and not self._engine.discard(request_id):
+                        return              # found in the middle of a step of this very thread
+                    self._abandoned.discard(request_id)
+            finally:
+                self._lock.release()
+
+    # -- conversations -------------------------------------------------------------------------------------------------------------
+    def chat(
+        self, messages: Conversation | Sequence[Conversation], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
+        use_tqdm: bool = True, chat_template: str | None = None, add_generation_prompt: bool = True, continue_final_message: bool = False,
+        tools: Any = None,
+    ) -> list[RequestOutput]:
+        """The model's answer to a conversation, or to each of a list of them: `generate` after `render_chat`, whose options are here too.
+
+        ``tools`` are not served yet: anything but None raises `UnsupportedError`.
+        """
+        if tools is not None:
+            raise UnsupportedError("tools are not served yet; leave them out")
+        prompts = [
+            self._rendered(conversation, chat_template, add_generation_prompt, continue_final_message)
+            for conversation in as_conversations(messages)
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def render_chat(
+        self, messages: Conversation, *, chat_template: str | None = None, add_generation_prompt: bool = True, continue_final_message: bool = False,
+    ) -> list[int]:
+        """The prompt token ids of one conversation, through the model's chat template, or the one given: ``llm.stream(llm.render_chat(messages))``.
+
+        Raises ValueError or TypeError that names the message; ValueError if there is no chat template.
+        """
+        conversations = as_conversations(messages)
+        if len(conversations) != 1:
+            raise ValueError(f"messages are {len(conversations)} conversations; one is rendered at a time")
+        return self._rendered(conversations[0], chat_template, add_generation_prompt, continue_final_message)
+
+    def _rendered(self, conversation: list[dict[str, str]], template: str | None, add_generation_prompt: bool, go_on: bool) -> list[int]:
+        return render(
+            self.tokenizer, conversation, chat_template=template, add_generation_prompt=add_generation_prompt, continue_final_message=go_on,
+        )
 
     def memory_report(self) -> MemoryReport:
         """What the KV cache holds now."""
@@ -131,6 +222,24 @@ class LLM:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _queue(engine: Engine, prepared: list[PreparedRequest], queued: set[str]) -> None:
+    """Queue the requests; ``queued`` has their ids also if this is interrupted, and never the id of somebody else's request."""
+    for request in prepared:
+        queued.add(request.request.request_id)
+        try:
+            engine.queue(request)
+        except ValueError:
+            queued.discard(request.request.request_id)
+            raise
+
+
+def _check_known(engine: Engine, request_ids: Iterable[str]) -> None:
+    """Nobody waits for what will never come. Raises RuntimeError if a request was ended, and its output taken, by hand."""
+    for request_id in request_ids:
+        if not engine.knows(request_id):
+            raise RuntimeError(f"request {request_id!r} was ended outside of this call: engine.step() or engine.abort_request() took its output")
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

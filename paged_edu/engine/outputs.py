@@ -11,13 +11,16 @@ class CompletionOutput:
     index: int
     """The branch, 0 to n - 1."""
     text: str
+    """Whole characters. While it grows, the end that may still turn out to begin a stop string is left out."""
     token_ids: tuple[int, ...]
     finish_reason: str | None
-    """"stop" (an end or stop token), "length" (max_tokens, max_model_len or the pool), "abort"; None while it grows."""
+    """"stop" (an end token, a stop token or a stop string), "length" (max_tokens, max_model_len or the pool), "abort"; None while it grows."""
     stop_reason: int | str | None
-    """The user's stop token; "kv_pool" when the request, alone, had filled the pool; None for the model's own end token."""
+    """The user's stop token or stop string; "kv_pool" when the request, alone, had filled the pool; None for the model's own end token."""
     cumulative_logprob: float | None = None
     logprobs: tuple[dict[int, float], ...] | None = None
+    delta: str = ""
+    """What ``text`` grew by since the output of this request that was returned before; joined, the deltas are the text."""
 
     @property
     def finished(self) -> bool:

@@ -49,7 +49,7 @@ def _from_text(text: str, tokenizer: Any, vocab_size: int) -> tuple[int, ...]:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"the prompt is no valid text: a lone surrogate {text[error.start]!a} at position {error.start}") from error
-    ids = tuple(tokenizer(text)["input_ids"])
+    ids = tuple(tokenizer(text, verbose=False)["input_ids"])      # the length is checked here, not warned about
     if not ids:
         raise ValueError(f"the prompt {text!r} is empty: at least 1 token is needed")
     check_ids("the tokenized prompt", ids, vocab_size)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from .. import checks
 from ..checks import UnsupportedError
@@ -33,22 +34,24 @@ class SamplingParams:
     seed: int | None = None
     """Same seed, same prompt: same tokens, whatever shares the batch and whether the request was preempted."""
     stop: str | Sequence[str] | None = None
-    """Not served yet: strings that end the output."""
+    """A string, or several, that end the output where the text first contains one (see `sampling.stop`). They are looked for in the text as it is
+    shown: after special tokens are left out."""
     stop_token_ids: Sequence[int] | None = None
     """Tokens that end the output besides the model's own end tokens."""
     ignore_eos: bool = False
     """Go on after the model's end token; the user's own stop tokens still count."""
     min_tokens: int = 0
-    """No stop token is sampled before that many output tokens."""
+    """No stop token is sampled before that many output tokens, and a stop string counts only if that token or a later one completes it."""
     max_tokens: int = 16
     """At most that many output tokens; at least 1."""
     logprobs: int | None = None
-    """Not served yet, like the next three."""
+    """Not served yet, like the next two."""
     prompt_logprobs: int | None = None
     logit_bias: dict[int, float] | None = None
     include_stop_str_in_output: bool = False
+    """The text ends with the stop string, or the end or stop token, that ended it; otherwise before it. The token ids have it in any case."""
     skip_special_tokens: bool = True
-    """Leave special tokens, such as the end token, out of the text."""
+    """Leave special tokens out of the text."""
 
     def __post_init__(self) -> None:
         checks.integer("n", self.n, 1)
@@ -67,8 +70,7 @@ class SamplingParams:
             checks.integer("seed", self.seed, 0, 2**64 - 1)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             checks.flag(name, getattr(self, name))
-        if not isinstance(self.stop, str | Sequence | None) or isinstance(self.stop, bytes):
-            raise ValueError(f"stop must be text or a list of texts, not {self.stop!r}")
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
         if isinstance(self.stop_token_ids, str | bytes) or not isinstance(self.stop_token_ids, Sequence | frozenset | set | None):
             raise ValueError(f"stop_token_ids must be a list of token ids, not {self.stop_token_ids!r}")
         for token in self.stop_token_ids or ():
@@ -78,14 +80,28 @@ class SamplingParams:
 
     def _refuse_unserved(self) -> None:
         defaults = {f.name: f.default for f in fields(self)}
-        unserved = ("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs", "logit_bias",
-                    "include_stop_str_in_output")
+        unserved = ("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs", "logit_bias")
         for name in unserved:
             if getattr(self, name) != defaults[name]:
                 raise UnsupportedError(f"{name}={getattr(self, name)!r} is not served yet; leave it at {defaults[name]!r}")
-        if self.stop:
-            raise UnsupportedError(f"stop={self.stop!r} is not served yet; use stop_token_ids")
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
+
+
+def _stop_strings(stop: Any) -> tuple[str, ...]:
+    """``stop`` as a tuple. Raises ValueError for what is no text, and for a string that every text, or none, contains."""
+    if not isinstance(stop, str | Sequence | None) or isinstance(stop, bytes | bytearray):
+        raise ValueError(f"stop must be text or a list of texts, not {stop!r}")
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    for string in strings:
+        if not isinstance(string, str):
+            raise ValueError(f"stop must be text or a list of texts, not a list with {string!r}")
+        if not string:
+            raise ValueError("stop has an empty string: it would end every output before its first character; leave it out")
+        try:
+            string.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"stop: {string!a} is no valid text: a lone surrogate at position {error.start}") from error
+    return strings

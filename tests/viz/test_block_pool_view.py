@@ -210,7 +210,7 @@ def test_closing_50_views_leaves_no_widget_no_listener_and_no_reference():
         view.close()
         view.close()
     assert len(registry._instances) == before
-    assert engine._listeners == []
+    assert len(engine._listeners) == 0
     dead_engine = weakref.ref(engine)
     del view, engine
     gc.collect()
@@ -258,7 +258,7 @@ def test_bad_options_are_refused():
             BlockPoolView.of(engine, columns=columns)
         with pytest.raises(ValueError, match="columns"):
             pool_svg(TraceState(4, 4), columns=columns)
-    assert engine._listeners == []
+    assert len(engine._listeners) == 0
 
 
 def test_a_log_that_does_not_listen_is_an_error_and_not_a_blind_step():

@@ -1,0 +1,74 @@
+"""Completions: the text of each output sequence, found again from its tokens whenever it is asked for.
+
+A text belongs to a sequence and *catches up* with its output tokens, as the cache does with `num_computed_tokens`. So a fork, a preemption, a
+recovery or a step that was interrupted need nothing here: whatever was lost is read again from the tokens.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..core.sequence import Request, Sequence
+from ..sampling.detokenize import Detokenizer
+from ..sampling.params import SamplingParams
+from ..sampling.stop import OutputText, Stop
+from .outputs import CompletionOutput, RequestOutput
+
+
+class Completions:
+    """Texts of the live requests. Without a tokenizer (None) every text is empty."""
+
+    def __init__(self, tokenizer: Any = None) -> None:
+        self._detokenizer = Detokenizer(tokenizer) if tokenizer is not None else None
+        self._texts: dict[str, dict[int, OutputText]] = {}      # request id -> sequence id -> its text so far
+        self.shown: dict[str, dict[int, int]] = {}
+        """How many characters of each text were in the output that was returned last."""
+
+    def find_stop(self, seq: Sequence, params: SamplingParams) -> Stop | None:
+        """The stop string in the text of ``seq``, if there is one."""
+        if not params.stop:
+            return None
+        text = self._read(seq, params)
+        return text.stop if text is not None else None
+
+    def completion(self, seq: Sequence, params: SamplingParams) -> CompletionOutput:
+        """The output of ``seq`` so far. A stop string wins over any other end: those are found on later tokens, or on the same one."""
+        ids, reason, stop_reason = seq.output_token_ids, seq.finish_reason, seq.stop_reason
+        text = self._read(seq, params)
+        if text is None:
+            return CompletionOutput(seq.branch, "", tuple(ids), reason, stop_reason)
+        if text.stop is not None:
+            ids, reason, stop_reason = ids[: text.stop.num_tokens], "stop", text.stop.string
+        shown = self.shown.get(seq.request.request_id, {}).get(seq.seq_id, 0)
+        return CompletionOutput(seq.branch, text.text, tuple(ids), reason, stop_reason, delta=text.text[shown:])
+
+    def _read(self, seq: Sequence, params: SamplingParams) -> OutputText | None:
+        """Catch up with the tokens of ``seq``.
+
+        The text is out of the table meanwhile: if this is interrupted, a half-read one is gone and will be read again from the start.
+        """
+        if self._detokenizer is None:
+            return None
+        texts = self._texts.setdefault(seq.request.request_id, {})
+        text = texts.pop(seq.seq_id, None)
+        if text is None:
+            text = OutputText(self._detokenizer.stream(skip_special_tokens=params.skip_special_tokens), params)
+        end = seq.num_tokens
+        if seq.finish_reason == "stop" and not isinstance(seq.stop_reason, str) and not params.include_stop_str_in_output:
+            end -= 1                    # the token that ended it is no part of the text, though it is one of the tokens
+        text.read(seq.token_ids[len(seq.request.prompt_token_ids) + text.num_tokens : end])
+        if seq.finished:
+            text.end()
+        texts[seq.seq_id] = text
+        return text
+
+    def shown_with(self, returned: Iterable[tuple[Request, RequestOutput]]) -> dict[str, dict[int, int]]:
+        """What `shown` becomes when these outputs of requests that go on have been returned."""
+        return self.shown | {
+            request.request_id: {seq.seq_id: len(done.text) for seq, done in zip(request.sequences, output.outputs, strict=True)}
+            for request, output in returned
+        }
+
+    def forget(self, request_id: str) -> None:
+        self._texts.pop(request_id, None)
+        self.shown.pop(request_id, None)
