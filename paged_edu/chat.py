@@ -12,7 +12,8 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from . import generate
-from .terminal import note, plural, styled
+from .terminal import note, styled
+from .words import counted
 
 if TYPE_CHECKING:
     from .engine.llm import LLM
@@ -143,7 +144,7 @@ class Chat:
             self.turns.pop(0)
             num_dropped += 1
         if num_dropped:
-            self._say(f"the oldest {plural(num_dropped, 'turn')} left out: the conversation is longer than {self.limit} tokens")
+            self._say(f"the oldest {counted(num_dropped, 'turn')} left out: the conversation is longer than {self.limit} tokens")
         if len(prompt) >= self.limit:
             raise ValueError(f"this message makes a prompt of {len(prompt)} tokens; there is room for {self.limit - 1}. It is not sent")
         return prompt
@@ -194,8 +195,8 @@ class _Watch:
         if self._output is None:
             return "no token yet"
         done, seconds = self._output.outputs[0], self._end - self._start
-        parts = [plural(len(done.token_ids), "token"), f"{len(done.token_ids) / seconds:.1f} tokens/s" if seconds else ""]
+        parts = [counted(len(done.token_ids), "token"), f"{len(done.token_ids) / seconds:.1f} tokens/s" if seconds else ""]
         parts += [f"{self._num_blocks}/{self._llm.engine.scheduler.manager.num_blocks} KV blocks"] if self._num_blocks else []
-        parts += [f"{self._output.num_cached_tokens} of {plural(len(self._output.prompt_token_ids), 'prompt token')} cached"]
+        parts += [f"{self._output.num_cached_tokens} of {counted(len(self._output.prompt_token_ids), 'prompt token')} cached"]
         parts += ["cut at --max-tokens"] if done.finish_reason == "length" else []
         return ", ".join(part for part in parts if part)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .terminal import note, plural, styled, visible
+from .terminal import note, styled, visible
+from .words import counted
 
 if TYPE_CHECKING:
     from .engine.llm import LLM
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         for output in outputs:
             print(json.dumps(_record(output))) if args.json else _print_text(output)
     tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-    note(f"{plural(len(outputs), 'prompt')}, {plural(tokens, 'output token')} in {seconds:.1f} s")
+    note(f"{counted(len(outputs), 'prompt')}, {counted(tokens, 'output token')} in {seconds:.1f} s")
     return 0
 
 
@@ -126,7 +127,7 @@ def _for_stdout(text: str) -> str:
 def _head(output: RequestOutput) -> str:
     done = output.outputs[0]
     reason = done.finish_reason if done.stop_reason is None else f"{done.finish_reason} ({done.stop_reason!r})"
-    return f"[{output.request_id}] {plural(len(output.prompt_token_ids), 'prompt token')} + {len(done.token_ids)} output, {reason}"
+    return f"[{output.request_id}] {counted(len(output.prompt_token_ids), 'prompt token')} + {len(done.token_ids)} output, {reason}"
 
 
 def _print_text(output: RequestOutput) -> None:
@@ -157,11 +158,11 @@ def read_prompts(given: list[str], file: str | None) -> list[str]:
     lines = [line.removesuffix("\r") for line in _read(name, file).removesuffix("\n").split("\n")]
     prompts = [line for line in lines if line.strip()]
     if not prompts:
-        size = "no lines" if lines == [""] else f"{plural(len(lines), 'line')}, all of them empty"
+        size = "no lines" if lines == [""] else f"{counted(len(lines), 'line')}, all of them empty"
         raise ValueError(f"there is no prompt in {name}: it has {size}")
     if len(prompts) < len(lines):
         empty = len(lines) - len(prompts)
-        note(f"{plural(empty, 'empty line')} of {name} {'is' if empty == 1 else 'are'} skipped")
+        note(f"{counted(empty, 'empty line')} of {name} {'is' if empty == 1 else 'are'} skipped")
     return prompts
 
 

@@ -32,7 +32,3 @@ def styled(text: str, code: int, stream: TextIO) -> str:
 def note(text: str) -> None:
     """Progress, for a person: on stderr, so that stdout holds nothing but the result."""
     print(f"{PROG}: {text}", file=sys.stderr, flush=True)
-
-
-def plural(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
