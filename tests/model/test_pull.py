@@ -243,14 +243,14 @@ class Child:
         self.process = subprocess.Popen([sys.executable, "-c", DRIVER], env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def wait_for_pip(self) -> int:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not self.started.is_file() or not self.started.read_text().endswith("\n"):
             assert time.monotonic() < deadline, self.process.communicate(timeout=5)
             time.sleep(0.05)
         return int(self.started.read_text().split()[0])
 
     def end(self) -> tuple[int, str]:
-        _, err = self.process.communicate(timeout=60)
+        _, err = self.process.communicate(timeout=120)
         return self.process.returncode, err
 
 
