@@ -136,22 +136,20 @@ class Chat:
     def _fit(self, message: str) -> list[int]:
         """The conversation with ``message`` as prompt token ids. The oldest turns go when it leaves an answer too little room."""
         room = min(self.params.max_tokens, self.limit // 4)
-        num_dropped = 0
-        while True:
-            prompt = self.llm.render_chat(self._messages(message))
-            if len(prompt) + room <= self.limit or not self.turns:
+        for num_dropped in range(len(self.turns) + 1):
+            prompt = self.llm.render_chat(self._messages(self.turns[num_dropped:], message))
+            if len(prompt) + room <= self.limit:
                 break
-            self.turns.pop(0)
-            num_dropped += 1
-        if num_dropped:
-            self._say(f"the oldest {counted(num_dropped, 'turn')} left out: the conversation is longer than {self.limit} tokens")
-        if len(prompt) >= self.limit:
+        if len(prompt) >= self.limit:           # alone, too
             raise ValueError(f"this message makes a prompt of {len(prompt)} tokens; there is room for {self.limit - 1}. It is not sent")
+        if num_dropped:
+            del self.turns[:num_dropped]
+            self._say(f"the oldest {counted(num_dropped, 'turn')} left out: the conversation is longer than {self.limit} tokens")
         return prompt
 
-    def _messages(self, message: str) -> list[dict[str, str]]:
+    def _messages(self, turns: list[tuple[str, str]], message: str) -> list[dict[str, str]]:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        said = [pair for question, answer in self.turns for pair in (("user", question), ("assistant", answer))]
+        said = [pair for question, answer in turns for pair in (("user", question), ("assistant", answer))]
         return system + [{"role": role, "content": content} for role, content in (*said, ("user", message))]
 
     def _answer(self, prompt: list[int]) -> tuple[str, bool]:

@@ -125,5 +125,3 @@ def test_no_word_about_a_long_prompt_but_ours(capsys):
 
 def test_what_a_terminal_may_be_given():
     assert terminal.visible("a\tb\n\x1b[2J\r\x07\x7f\x9b\u202e🔥é") == "a\tb\n␛[2J␍␇␡\ufffd\ufffd🔥é"
-    assert terminal.plural(1, "token") == "1 token"
-    assert terminal.plural(0, "token") == "0 tokens"

@@ -185,18 +185,15 @@ class Engine:
             grown = self._advance()
         outputs = list(self._kept)
         known = {output.request_id for output in outputs}
-        going_on: list[tuple[Request, RequestOutput]] = []
         for request in grown:
             wanted = not finished_only and (only is None or request.request_id in only)
             if request.request_id not in known and (request.finished or wanted):
                 outputs.append(self._output(self._records[request.request_id]))
-                if not request.finished:
-                    going_on.append((request, outputs[-1]))
         # An interruption from here on must not swallow an output: until the return the next step would give them again.
         self._kept = [output for output in outputs if output.finished]
         for output in self._kept:
             self._forget(output.request_id)
-        shown = self.completions.shown_with(going_on) if going_on else self.completions.shown
+        shown = self.completions.shown_with(output.request_id for output in outputs if not output.finished)
         others = [output for output in self._kept if only is not None and output.request_id not in only]
         returned = [output for output in outputs if only is None or output.request_id in only]
         self._warn()
