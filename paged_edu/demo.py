@@ -192,10 +192,13 @@ class DemoResult:
 
 
 def load() -> LLM:
-    """The embedded model with the demo's small pool."""
+    """The embedded model with the demo's small pool, on one thread unless the user has chosen another number."""
     from .engine.llm import LLM
+    from .threads import one_thread_for_small_models
 
-    return LLM(MODEL, block_size=BLOCK_SIZE, num_gpu_blocks_override=NUM_BLOCKS, max_model_len=MAX_MODEL_LEN, watermark=WATERMARK)
+    llm = LLM(MODEL, block_size=BLOCK_SIZE, num_gpu_blocks_override=NUM_BLOCKS, max_model_len=MAX_MODEL_LEN, watermark=WATERMARK)
+    one_thread_for_small_models(llm)
+    return llm
 
 
 def serve(llm: LLM, on_step: Callable[[Recorder], None] | None = None, prompts: Sequence[str] = PROMPTS) -> DemoResult:

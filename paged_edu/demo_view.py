@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections import deque
@@ -23,10 +25,12 @@ from rich.table import Table
 from rich.text import Text
 
 from . import demo
+from .checks import writable_file
 from .core import events as ev
 from .core.sequence import Status
 from .trace import TraceState
 from .viz.palette import letter, look
+from .words import counted
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _STYLES = {"solid": "", "rising": " underline", "falling": " bold", "crossed": " bold underline"}
@@ -120,7 +124,7 @@ def happenings(events: Iterable[ev.Event], step: int) -> list[Text]:
             case ev.BlocksFreed(seq_id, blocks):
                 freed[seq_id] = len(blocks)
             case ev.RequestPreempted(_, lost):
-                text = f" steps back: its {lost} tokens will be computed again"
+                text = f" steps back: its {counted(lost, 'token')} will be computed again"
             case ev.SequenceFinished(_, seq_id, reason, _):
                 text = f" {'ends by itself' if reason == 'stop' else 'reaches its limit'}; blocks freed: {freed.get(seq_id, 0)}"
             case _:
@@ -212,7 +216,7 @@ def print_texts(console: Console, result: demo.DemoResult, everything: bool) -> 
         console.print(Text.assemble("\n", badge(_arrival(output.request_id)), (head, "dim")), soft_wrap=True)
         console.print(Text.assemble((output.prompt or "", "bold"), completion.text.rstrip()), soft_wrap=True)
     if len(shown) < len(result.outputs):
-        console.print(Text(f"\n({len(shown)} of {len(result.outputs)} texts; --all shows every one)", style="dim"))
+        console.print(Text(f"\n({len(shown)} of {counted(len(result.outputs), 'text')}; --all shows every one)", style="dim"))
 
 
 def print_numbers(console: Console, result: demo.DemoResult) -> None:
@@ -249,15 +253,20 @@ def print_next(console: Console) -> None:
         here = f"{Path(here).relative_to(Path.cwd())}{os.sep}"
     missing = [name for name in ("jupyterlab", "ipywidgets", "anywidget", "plotly") if find_spec(name) is None]
     console.print("\nThe notebooks show how it works, block by block:", markup=False)
-    if missing:
-        console.print(f"  {here}pip install 'paged-edu[lab]'", markup=False)
-    console.print(f"  {here}paged-edu lab\n", markup=False)
+    for command in [[f"{here}pip", "install", "paged-edu[lab]"]] * bool(missing) + [[f"{here}paged-edu", "lab"]]:
+        console.print(f"  {_shell(command)}", markup=False, soft_wrap=True)
+    console.print()
+
+
+def _shell(command: list[str]) -> str:
+    """A command as one pastes it: quoted where a folder has a space."""
+    return shlex.join(command) if os.name == "posix" else subprocess.list2cmdline(command)
 
 
 def run(*, live: bool = True, speed: float = 25.0, everything: bool = False, json_file: Path | None = None) -> int:
     """The whole demo; ``speed``: at most that many steps a second, 0: as fast as they come."""
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise ValueError(f"--json {json_file}: the directory {json_file.absolute().parent} does not exist")
+    if json_file is not None:
+        writable_file("--json", json_file)
     console = Console(highlight=False)
     plain = not console.is_terminal or console.is_dumb_terminal
     console.print(Text.assemble(

@@ -12,6 +12,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 
+from .words import counted
+
 MISSING = "JupyterLab is not installed here. Install the notebook extra: pip install 'paged-edu[lab]'"
 
 
@@ -77,7 +79,7 @@ def open_lab(target: Path, open_browser: bool = True, extra_args: Sequence[str] 
     target = Path(target)
     copied = copy_notebooks(target)
     trust(copied)
-    print(f"{len(copied)} notebooks copied to {target.resolve()}" if copied else f"the notebooks are in {target.resolve()}")
+    print(f"{counted(len(copied), 'file')} copied to {target.resolve()}" if copied else f"the notebooks are in {target.resolve()}")
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={target.resolve()}"]
     if not open_browser:
         command.append("--no-browser")

@@ -7,5 +7,5 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-for folder in ("core", "engine", "sampling"):
+for folder in ("", "core", "engine", "sampling"):
     sys.path.insert(0, str(Path(__file__).parent / folder))

@@ -1,5 +1,4 @@
 """The command line as a user meets it. Most tests call `main` in this process; the few that need a shell's view start one."""
-import io
 import json
 import re
 import subprocess
@@ -12,8 +11,11 @@ from paged_edu import __version__, cli
 
 COMMANDS = {
     ("demo",): ["--no-live", "--speed", "--fast", "--all", "--json"],
-    ("generate",): ["--model", "--max-tokens", "--temperature", "--top-p", "--top-k", "--min-p", "--seed", "--ignore-eos", "--block-size",
-                    "--num-gpu-blocks-override", "--max-model-len", "--dtype", "--device", "--file", "--json"],
+    ("generate",): ["--model", "--max-tokens", "--temperature", "--top-p", "--top-k", "--min-p", "--seed", "--stop", "--ignore-eos",
+                    "--block-size", "--num-gpu-blocks-override", "--max-model-len", "--dtype", "--device", "--file", "--json", "--stream"],
+    ("chat",): ["--model", "--system", "--max-tokens", "--temperature", "--top-p", "--top-k", "--min-p", "--seed", "--stop", "--ignore-eos",
+                "--block-size", "--num-gpu-blocks-override", "--max-model-len", "--dtype", "--device"],
+    ("pull",): ["--from", "--force"],
     ("bench", "scheduler"): ["--quick", "--json"],
     ("lab",): ["--no-browser", "--copy-only"],
 }
@@ -64,6 +66,9 @@ def test_help_and_version_import_nothing_heavy():
     (["generate", "x", "--no-such-flag"], ["--no-such-flag"]),
     (["generate", "x", "--file", "y"], ["prompts or --file y"]),
     (["generate", "--file", "/no/such/file"], ["/no/such/file", "No such file"]),
+    (["generate", "x", "--stop", ""], ["stop", "empty string"]),
+    (["generate", "x", "y", "--stream"], ["--stream", "2 prompts", "--json"]),
+    (["chat", "--top-p", "2"], ["top_p", "at most 1", "not 2"]),
     (["generate", ""], ["prompt 1", "''", "at least 1 token"]),
     (["demo", "--speed", "0"], ["--speed", "above 0", "not 0"]),
     (["demo", "--json", "/no/such/directory/x.json"], ["--json", "/no/such/directory"]),
@@ -82,7 +87,10 @@ def test_a_mistake_is_one_line_that_names_value_and_limit(capsys, argv, parts):
 
 @pytest.mark.parametrize(("argv", "parts"), [
     (["--model", "./no/such/model"], ["./no/such/model", "no such directory"]),
-    (["--device", "toaster"], ["device", "toaster"]),
+    (["--device", "toaster"], ["device must be 'auto', 'cpu', 'cuda' or 'cuda:N'", "toaster"]),
+    (["--device", "cuda:-1"], ["device must be", "'cuda:N'", "cuda:-1"]),
+    (["--device", "cuda:99"], ["cuda:99", "torch sees", "'cpu'"]),
+    (["--device", "meta"], ["device must be", "'meta'"]),
     (["--max-model-len", "100000"], ["max_model_len", "100000", "512"]),
 ])
 def test_a_mistake_that_only_loading_finds(capsys, argv, parts):
@@ -105,53 +113,6 @@ def test_a_model_that_the_hub_does_not_give(capsys, monkeypatch):
     code, _, err = run(capsys, "generate", "x", "--model", "nobody/nothing")
     assert code == 2
     assert err.splitlines()[1] == "paged-edu: 'nobody/nothing' is no short name and the hub did not give it"
-
-
-def test_generate_json_round_trip(capsys):
-    argv = ["generate", "ROMEO:", "First Citizen:\nWe are", "--max-tokens", "6", "--temperature", "0.8", "--num-gpu-blocks-override", "8"]
-    code, out, _ = run(capsys, *argv, "--seed", "3", "--json")
-    assert code == 0
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert [row["prompt"] for row in rows] == ["ROMEO:", "First Citizen:\nWe are"]
-    for row in rows:
-        assert set(row) == {"request_id", "prompt", "text", "token_ids", "finish_reason", "stop_reason"}
-        assert 1 <= len(row["token_ids"]) <= 6
-        assert row["finish_reason"] in ("stop", "length")
-    assert run(capsys, *argv, "--seed", "3", "--json")[1] == out
-    assert run(capsys, *argv, "--seed", "4", "--json")[1] != out
-
-
-def test_generate_text_has_prompt_completion_reason_and_no_control_codes(capsys):
-    code, out, err = run(capsys, "generate", "ROMEO:", "--max-tokens", "3", "--ignore-eos", "--temperature", "0")
-    assert code == 0
-    head, text = out.split("\n", 1)
-    assert head.endswith("prompt + 3 output tokens, length")
-    assert text.startswith("ROMEO:")
-    assert "1 prompts, 3 output tokens" in err
-    assert not re.search(r"[\x1b\r]", out + err)
-
-
-def test_prompts_from_the_standard_input(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("ROMEO:\n\nJULIET:\n"))
-    code, out, err = run(capsys, "generate", "--max-tokens", "2", "--json")
-    assert code == 0
-    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["ROMEO:", "JULIET:"]
-    assert "1 empty lines of the standard input are skipped" in err
-
-
-@pytest.mark.parametrize(("text", "message"), [("", "no prompt in the standard input: it has 0 lines"), ("\n \n", "2 lines, all of them empty")])
-def test_no_prompt_at_all(capsys, monkeypatch, text, message):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    code, _, err = run(capsys, "generate", "--file", "-")
-    assert code == 2
-    assert message in err
-
-
-def test_prompts_from_a_file(capsys, tmp_path):
-    (tmp_path / "prompts.txt").write_text("ROMEO:\nJULIET:\n", encoding="utf-8")
-    code, out, _ = run(capsys, "generate", "--file", str(tmp_path / "prompts.txt"), "--max-tokens", "1", "--json")
-    assert code == 0
-    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["ROMEO:", "JULIET:"]
 
 
 def test_a_warning_is_one_line(capsys):
@@ -178,7 +139,7 @@ def test_lab_copies_and_passes_the_rest_on(capsys, monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(lab, "open_lab", lambda target, open_browser, extra: calls.append((target, open_browser, list(extra))) or 0)
     monkeypatch.setattr(lab, "copy_notebooks", lambda target: [target / "a.ipynb"])
-    assert run(capsys, "lab", str(tmp_path), "--copy-only") == (0, f"1 notebooks copied to {tmp_path}\n", "")
+    assert run(capsys, "lab", str(tmp_path), "--copy-only") == (0, f"1 file copied to {tmp_path}\n", "")
     assert run(capsys, "lab", str(tmp_path), "--no-browser", "--", "--port=8890")[0] == 0
     assert run(capsys, "lab")[0] == 0
     assert run(capsys, "lab", "--", "--ip", "::1")[0] == 0
@@ -193,3 +154,22 @@ def test_a_reader_that_goes_away_is_no_traceback():
     command = f"{sys.executable} -c \"{writer}\" | head -c 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (1, "x", "")
+
+
+CLOSED = {
+    ">&-": ["--help", "generate ROMEO: --max-tokens 1", "lab --copy-only lessons"],
+    "2>&-": ["demo --speed 0", "generate x --num-gpu-blocks-override 1 --block-size 4 --ignore-eos"],      # the second one warns
+    "<&-": ["generate"],
+    "<&- >&- 2>&-": ["generate", "generate ROMEO: --max-tokens 1"],
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell closes the streams")
+@pytest.mark.parametrize(("streams", "command"), [(streams, command) for streams, commands in CLOSED.items() for command in commands])
+def test_a_closed_stream_is_no_traceback(tmp_path, streams, command):
+    """Whatever is closed: the command runs, or fails for its own reason, and what can be read is no traceback."""
+    program = f"{sys.executable} -c 'import sys; from paged_edu import cli; sys.exit(cli.main(sys.argv[1:]))'"
+    done = subprocess.run(["bash", "-c", f"{program} {command} {streams}"], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == (2 if command in ("generate", "demo --speed 0") else 0), done
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "Exception ignored" not in done.stdout + done.stderr

@@ -1,6 +1,8 @@
 """The demo: the replay of contiguous reservations by hand, the numbers of a real run, and what the terminal shows."""
 import io
 import json
+import os
+import shlex
 
 import pytest
 from rich.console import Console
@@ -120,6 +122,18 @@ def test_the_lab_extra_is_named_only_where_it_is_missing(monkeypatch):
         out = io.StringIO()
         demo_view.print_next(Console(file=out))
         assert ("pip install 'paged-edu[lab]'" in out.getvalue()) is named
+
+
+@pytest.mark.skipif(os.name != "posix", reason="quotes of a POSIX shell")
+def test_the_way_to_the_lab_can_be_pasted(monkeypatch, tmp_path):
+    """The environment lies in a folder with a space and a quote in its name, far from the current one, in a terminal of 40 columns."""
+    home = tmp_path / "Ann's own projects, all of them in one place"
+    monkeypatch.setattr(demo_view.sys, "executable", str(home / "bin" / "python"))
+    monkeypatch.setattr(demo_view.shutil, "which", lambda name: None)
+    out = io.StringIO()
+    demo_view.print_next(Console(file=out, width=40))
+    command = next(line for line in out.getvalue().splitlines() if line.endswith(" lab"))
+    assert shlex.split(command) == [str(home / "bin" / "paged-edu"), "lab"]
 
 
 @pytest.mark.parametrize(("fill", "bar"), [(0, "  "), (1, "▏ "), (8, "█ "), (9, "█▏"), (16, "██")])

@@ -26,8 +26,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .. import __version__
+from ..checks import writable_file
 from ..core.block_pool import BlockPool
 from ..trace import EventLog
+from ..words import counted
 from .core_copies import load_copy, real_core
 
 BLOCK_SIZE = 16
@@ -195,7 +197,7 @@ def measure(quick: bool, advance: Callable[[str], Advance]) -> dict[str, Any]:
     """Everything; ``advance(what)`` announces a part and returns what to call after each piece of it."""
     steps, rounds = (60, 5) if quick else (400, 40)
     result: dict[str, Any] = {"quick": quick, "block_size": BLOCK_SIZE, "prompt": PROMPT, "machine": machine()}
-    result["steps"] = [measure_steps(n, steps, advance(f"steps of {n} sequences")) for n in SEQUENCES]
+    result["steps"] = [measure_steps(n, steps, advance(f"steps of {counted(n, 'sequence')}")) for n in SEQUENCES]
     result["allocation"] = measure_pools(rounds, advance=advance("block allocation"))
     result["events"] = measure_events(2 if quick else 12, steps, advance("events"))
     return result
@@ -233,7 +235,7 @@ def tables(result: dict[str, Any]) -> list[tuple[str, Table]]:
     return [
         ("(a) one step of the scheduler, in µs", steps),
         (f"(b) a block, in ns; the largest pool against the smallest: {ratio:.2f} x", pools),
-        (f"(c) events; a step of {ev['sequences']} sequences takes {ev['stripped_us']:,.0f} µs without any", events),
+        (f"(c) events; a step of {counted(ev['sequences'], 'sequence')} takes {ev['stripped_us']:,.0f} µs without any", events),
     ]
 
 
@@ -258,8 +260,8 @@ class _Bar:
 
 def run(quick: bool = False, json_file: Path | None = None) -> int:
     """Measure, print, and write ``json_file`` if asked to."""
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise ValueError(f"--json {json_file}: the directory {json_file.absolute().parent} does not exist")
+    if json_file is not None:
+        writable_file("--json", json_file)
     columns = (TextColumn("{task.description:<24}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, disable=not sys.stderr.isatty()) as progress:
         result = measure(quick, _Bar(progress, pieces(quick)).announce)
@@ -269,7 +271,7 @@ def run(quick: bool = False, json_file: Path | None = None) -> int:
         console.print(table)
     where = result["machine"]
     load = "" if where["load_average"] is None else f", load average {where['load_average']:.1f}"
-    console.print(f"Python {where['python']}, {where['cpu']}, {where['cpu_count']} CPUs{load}", style="dim", markup=False)
+    console.print(f"Python {where['python']}, {where['cpu']}, {counted(where['cpu_count'], 'CPU')}{load}", style="dim", markup=False)
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0

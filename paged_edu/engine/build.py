@@ -13,8 +13,11 @@ from ..core.limits import SchedulerConfig
 from ..core.paged import PagedKVManager
 from ..core.policy import FCFS, Priority
 from ..core.scheduler import Scheduler
+from ..model.checkpoint import read_json
+from ..model.gguf_tokenizer import load_gguf_tokenizer
 from ..model.loader import choose_dtype, load_model, load_spec, resolve
 from ..sampling.sampler import Sampler
+from ..words import counted
 from .engine import Engine
 from .memory import MemoryPlan, plan_blocks
 from .runner import ModelRunner
@@ -26,12 +29,12 @@ def choose_device(device: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"device={device!r}: {str(error).splitlines()[0]}") from error
+    except RuntimeError:                # with a list of a dozen kinds that are not served
+        chosen = torch.device("meta")
     if chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', not {device!r}")
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', not {device!r}")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device={device!r}: torch sees {torch.cuda.device_count()} CUDA devices")
+        raise ValueError(f"device={device!r}: torch sees {counted(torch.cuda.device_count(), 'CUDA device')}; 'cpu' is always there")
     return chosen
 
 
@@ -39,15 +42,31 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 
 
 def load_tokenizer(path: Path) -> Any:
-    """The tokenizer in a local folder. transformers makes an empty one up where the files are missing: that is an error here."""
-    from transformers import AutoTokenizer
-
+    """The tokenizer in a local folder or GGUF file. transformers makes an empty one up where the files are missing: that is an error here."""
+    if path.is_file():
+        return load_gguf_tokenizer(path)
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
         raise ValueError(f"no tokenizer in {path}: none of {', '.join(TOKENIZER_FILES)}; pass tokenizer=..., or skip_tokenizer_init=True")
     try:
+        if _is_plain(path):
+            from transformers import PreTrainedTokenizerFast
+
+            return PreTrainedTokenizerFast.from_pretrained(path)
+        from transformers import AutoTokenizer
+
         return AutoTokenizer.from_pretrained(path)
     except Exception as error:      # transformers and tokenizers raise a dozen types, some of them bare Exception
         raise ValueError(f"no tokenizer could be loaded from {path}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether AutoTokenizer would take the plain class, as transformers 5 saves it; it spends two seconds on the model's configuration first."""
+    files = [path / name for name in ("tokenizer_config.json", "config.json", "tokenizer.json")]
+    if not all(file.is_file() for file in files):
+        return False
+    tokenizer, model = read_json(files[0]), read_json(files[1])
+    # For other model types, qwen2 and mistral among them, it may put another class in its place.
+    return tokenizer.get("tokenizer_class") == "TokenizersBackend" and "auto_map" not in tokenizer and model.get("model_type") in ("gpt2", "llama")
 
 
 def build_engine(config: EngineConfig) -> tuple[Engine, MemoryPlan]:

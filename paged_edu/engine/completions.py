@@ -14,7 +14,7 @@ from ..sampling.beam import BeamSearchParams, ended, hypotheses, rank
 from ..sampling.detokenize import Detokenizer
 from ..sampling.params import SamplingParams
 from ..sampling.stop import OutputText, Stop
-from .outputs import CompletionOutput, RequestOutput
+from .outputs import CompletionOutput
 
 
 class Completions:
@@ -81,11 +81,10 @@ class Completions:
         texts[seq.seq_id] = text
         return text
 
-    def shown_with(self, returned: Iterable[tuple[Request, RequestOutput]]) -> dict[str, dict[int, int]]:
-        """What `shown` becomes when these outputs of requests that go on have been returned."""
+    def shown_with(self, request_ids: Iterable[str]) -> dict[str, dict[int, int]]:
+        """What `shown` becomes when the outputs that have just been made of these requests have been returned."""
         return self.shown | {
-            request.request_id: {seq.seq_id: len(done.text) for seq, done in zip(request.sequences, output.outputs, strict=True)}
-            for request, output in returned if not request.beam
+            request_id: {seq_id: len(text.text) for seq_id, text in self._texts.get(request_id, {}).items()} for request_id in request_ids
         }
 
     def forget(self, request_id: str) -> None:

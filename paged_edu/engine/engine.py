@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import UnsupportedError, integer, number
-from ..core.events import Emit, Event
+from ..core.events import Emit
 from ..core.kv_manager import MemoryReport
 from ..core.paged import PagedKVManager
 from ..core.plan import SchedulerOutput, StepResult
@@ -26,6 +26,7 @@ from ..sampling.beam import BeamSearchParams, check_vocab
 from ..sampling.params import SamplingParams
 from ..sampling.sampler import BeamState, BrokenLogitsError, SamplingState, State
 from .completions import Completions
+from .listeners import Listeners
 from .outputs import RequestMetrics, RequestOutput
 from .prompts import Prompt as Prompt
 from .prompts import check_ids, salt_of, tokenize
@@ -74,7 +75,7 @@ class Engine:
         self._notes: list[str] = []                 # warnings that wait for a moment at which everything is consistent
         self._busy = False
         self._num_added = 0
-        self._listeners: list[list[Emit]] = []      # boxes of one: the same listener may listen twice
+        self._listeners = Listeners(scheduler, self._notes)
 
     # -- requests ------------------------------------------------------------------------------------------------------------------
     def add_request(
@@ -197,18 +198,15 @@ class Engine:
             grown = self._advance()
         outputs = list(self._kept)
         known = {output.request_id for output in outputs}
-        going_on: list[tuple[Request, RequestOutput]] = []
         for request in grown:
             wanted = not finished_only and (only is None or request.request_id in only)
             if request.request_id not in known and (request.finished or wanted):
                 outputs.append(self._output(self._records[request.request_id]))
-                if not request.finished:
-                    going_on.append((request, outputs[-1]))
         # An interruption from here on must not swallow an output: until the return the next step would give them again.
         self._kept = [output for output in outputs if output.finished]
         for output in self._kept:
             self._forget(output.request_id)
-        shown = self.completions.shown_with(going_on) if going_on else self.completions.shown
+        shown = self.completions.shown_with(output.request_id for output in outputs if not output.finished)
         others = [output for output in self._kept if only is not None and output.request_id not in only]
         returned = [output for output in outputs if only is None or output.request_id in only]
         self._warn()
@@ -328,30 +326,7 @@ class Engine:
 
         A listener that raises is dropped, with a warning: nobody's requests depend on who watches them.
         """
-        if not callable(listener):
-            raise TypeError(f"a listener is called with each event; {listener!r} cannot be called")
-        box = [listener]
-        self._listeners.append(box)
-        self._wire()
-        return lambda: self._unlisten(box)
-
-    def _unlisten(self, box: list[Emit]) -> None:
-        self._listeners = [other for other in self._listeners if other is not box]
-        self._wire()
-
-    def _wire(self) -> None:
-        """With no listener the core pays one ``if`` an event."""
-        boxes = tuple(self._listeners)
-
-        def broadcast(event: Event) -> None:
-            for box in boxes:
-                try:
-                    box[0](event)
-                except Exception as error:
-                    self._unlisten(box)
-                    self._notes.append(f"a listener raised {error!r} at {type(event).__name__} and no longer listens")
-
-        self.scheduler.emit = self.scheduler.manager.emit = broadcast if boxes else None
+        return self._listeners.add(listener)
 
 
 def _derived_seed(seed: int, index: int) -> int:

@@ -1,24 +1,26 @@
-"""From a model's name to a model in memory: find the files, read the json, stream the tensors in.
+"""From a model's name to a model in memory: find the files, read the configuration, stream the tensors in.
 
-Three steps, each usable alone: `resolve` (name -> directory), `load_spec` (config.json -> `ModelSpec`), `load_model` (safetensors ->
-weights). The model is built on torch's meta device, which has shapes and no memory, and filled tensor by tensor, so loading
-needs the weights once and never initialises a number that it then overwrites. Nothing is dropped silently: every tensor of the
-checkpoint is loaded, or known to be unneeded, or an error.
+Three steps, each usable alone: `resolve` (name -> directory or .gguf file), `load_spec` (configuration -> `ModelSpec`), `load_model` (tensors
+-> weights). What the files look like is `checkpoint.py`'s and `gguf.py`'s affair. The model is built on torch's meta device, which has shapes
+and no memory, and filled tensor by tensor, so loading needs the weights once and never initialises a number that it then overwrites.
+Nothing is dropped silently: every tensor of the checkpoint is loaded, or known to be unneeded, or an error.
 """
 from __future__ import annotations
 
 import importlib.resources
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from . import catalog
+from .checkpoint import Checkpoint, SafetensorsFolder, listed, progress
+from .gguf import GGUFCheckpoint
+from .gguf_file import MAGIC
 from .gpt2 import GPT2
 from .llama import Llama, Mistral, Qwen2, Qwen3
 from .spec import CausalLM, ModelLoadError, ModelSpec
@@ -41,31 +43,38 @@ _HUB_FILES = ["*.json", "*.txt", "*.safetensors", "*.model", "*.jinja"]
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _ALIASES = {"float": "float32", "half": "float16"}
-_FILE_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _HEAD = "lm_head.weight"
-_SHOWN = 5  # tensor names in one message
 
 
 def resolve(model: str | os.PathLike[str]) -> Path:
-    """The directory of a model: a short name (`EMBEDDED`), a local directory, or a name on the Hugging Face hub (downloaded once).
+    """Where a model lies: the directory of a short name (`EMBEDDED`, `catalog.PULLED`), a local directory or .gguf file, or the directory
+    of a name on the Hugging Face hub (downloaded once).
 
-    Raises ModelLoadError saying what was tried. A path starts with ``.``, ``/`` or ``~`` or names an existing directory.
+    Raises ModelLoadError saying what was tried. A path starts with ``.``, ``/`` or ``~``, ends with .gguf, or names what exists.
     """
     name = os.fspath(model)
     if name in EMBEDDED:
         return _embedded(name)
+    if name in catalog.PULLED:
+        return catalog.pulled(name)
     path = Path(name).expanduser()
     if name and path.is_dir():
         return path
-    if name.endswith(".gguf"):
-        raise ModelLoadError(f"{name}: GGUF files are not supported yet; give a Hugging Face directory with {_SINGLE}")
     if path.is_file():
-        raise ModelLoadError(f"{name} is a file; give the directory that holds config.json")
+        if path.suffix.lower() == ".gguf" or _begins_with(path, MAGIC):
+            return path
+        raise ModelLoadError(f"{name} is a file and no GGUF; give a .gguf file or the directory that holds config.json")
+    if name.lower().endswith(".gguf"):
+        raise ModelLoadError(f"{name!r}: no such file")
     if not name or name.startswith((".", "/", "\\", "~")) or path.is_absolute():
         raise ModelLoadError(f"{name!r}: no such directory")
     return _download(name)
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(len(magic)) == magic
+    return False
 
 
 def _embedded(name: str) -> Path:
@@ -80,7 +89,7 @@ def _embedded(name: str) -> Path:
 
 
 def _download(name: str) -> Path:
-    tried = f"{name!r} is no short name ({', '.join(EMBEDDED)}) and no local directory"
+    tried = f"{name!r} is no short name ({', '.join([*EMBEDDED, *catalog.PULLED])}) and no local directory"
     try:
         from huggingface_hub import snapshot_download
     except ImportError as e:
@@ -109,12 +118,19 @@ def choose_dtype(dtype: str, spec: ModelSpec, device: torch.device | str) -> tor
 
 
 def load_spec(path: str | os.PathLike[str]) -> ModelSpec:
-    """Read config.json and, if there is one, generation_config.json of a model directory.
+    """Read the configuration of a model directory (config.json and, if there is one, generation_config.json) or of a GGUF file.
 
     Raises ModelLoadError for a missing or broken file, an architecture that isn't supported, or a value that can't be used.
     """
-    path = Path(path)
-    config = _read_json(path / "config.json")
+    return _read_spec(_checkpoint(Path(path)))
+
+
+def _checkpoint(path: Path) -> Checkpoint:
+    return GGUFCheckpoint(path) if path.is_file() else SafetensorsFolder(path)
+
+
+def _read_spec(checkpoint: Checkpoint) -> ModelSpec:
+    path, (config, generation) = checkpoint.path, checkpoint.read_config()
     names, kind = config.get("architectures") or [], config.get("model_type")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not isinstance(kind, str | None):
         raise ModelLoadError(f"{path}: architectures must be a list of names and model_type a name, not {names!r} and {kind!r}")
@@ -123,115 +139,66 @@ def load_spec(path: str | os.PathLike[str]) -> ModelSpec:
         raise ModelLoadError(f"{path}: architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}")
     if config.get("quantization_config"):
         raise ModelLoadError(f"{path}: quantization_config is not supported: quantised checkpoints can't be loaded yet")
-    generation = _read_json(path / "generation_config.json") if (path / "generation_config.json").is_file() else {}
     eos = dict.fromkeys([*_token_ids(config, "eos_token_id"), *_token_ids(generation, "eos_token_id")])
-    return ARCHITECTURES[architecture].spec_from(
-        config, architecture=architecture, eos_token_ids=tuple(eos),
-        bos_token_id=next(iter(_token_ids(config, "bos_token_id")), None), dtype=_checkpoint_dtype(path, config),
-    )
+    try:
+        return ARCHITECTURES[architecture].spec_from(
+            config, architecture=architecture, eos_token_ids=tuple(eos),
+            bos_token_id=next(iter(_token_ids(config, "bos_token_id")), None), dtype=_stored_dtype(checkpoint, config),
+        )
+    except ModelLoadError as e:
+        if checkpoint.from_config_json:
+            raise
+        raise ModelLoadError(f"{path}: {str(e).removeprefix('config.json: ')}") from e
 
 
 def load_model(path: str | os.PathLike[str], dtype: torch.dtype, device: torch.device | str) -> tuple[CausalLM, ModelSpec]:
     """Build the model in ``path`` with its weights cast to ``dtype`` on ``device``, ready to run (no gradients), and its spec.
 
-    Reads model.safetensors, or the shards that model.safetensors.index.json names, in float64, float32, float16 or bfloat16.
-    Raises ModelLoadError, beyond `load_spec`'s reasons, for a missing or broken file and for tensors that are missing, unexpected or
-    of a wrong shape.
+    Reads model.safetensors, or the shards that model.safetensors.index.json names, in float64, float32, float16 or bfloat16; from a
+    GGUF file also every type that the gguf package can dequantise. Raises ModelLoadError, beyond `load_spec`'s reasons, for a missing
+    or broken file and for tensors that are missing, unexpected or of a wrong shape.
     """
-    path = Path(path)
-    spec = load_spec(path)
-    files = _weight_files(path)
+    checkpoint = _checkpoint(Path(path))
+    spec = _read_spec(checkpoint)
     try:
         with torch.device("meta"):
             model = ARCHITECTURES[spec.architecture](spec)
     except RuntimeError as e:       # torch cannot even describe a tensor of that size
         raise ModelLoadError(f"{path}: config.json describes tensors that are too large: {str(e).splitlines()[0]}") from e
-    _fill(model, spec, files, dtype, torch.device(device))
+    _fill(model, spec, checkpoint, dtype, torch.device(device))
     model.tie_weights()
     # The weights are there already; this moves buffers, which are computed on the CPU and not in the file.
     return model.to(device).requires_grad_(False).eval(), spec
 
 
-def _fill(model: CausalLM, spec: ModelSpec, files: Iterable[Path], dtype: torch.dtype, device: torch.device) -> None:
-    """Stream every tensor of ``files`` into its parameter; account for every name on both sides."""
+def _fill(model: CausalLM, spec: ModelSpec, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+    """Stream every tensor of the checkpoint into its parameter; account for every name on both sides."""
     wanted = dict(model.named_parameters())  # a tied head is listed once, as the embedding
     missing, unexpected = set(wanted), []
-    for file in files:
-        with _open(file) as tensors:
-            for name in tensors.keys():  # noqa: SIM118 (a file handle, not a dict)
-                ours = model.rename(name)
-                if ours is None or (ours == _HEAD and spec.tie_word_embeddings):
-                    continue  # a tied head is the embedding, whatever the file holds
-                if ours not in wanted:
-                    unexpected.append(f"{name} ({file.name})")
-                    continue
-                if ours not in missing:
-                    raise ModelLoadError(f"{file.name}: tensor {name} is there twice under two names")
-                view = tensors.get_slice(name)
-                if (shape := tuple(view.get_shape())) != (expected := tuple(wanted[ours].shape)):
-                    raise ModelLoadError(f"{file.name}: tensor {name} has shape {shape}, config.json makes it {expected}")
-                if view.get_dtype() not in _FILE_DTYPES:
-                    raise ModelLoadError(f"{file.name}: tensor {name} is {view.get_dtype()}; readable are {', '.join(_FILE_DTYPES)}")
-                # copy=True: otherwise a tensor that needs no cast would stay a view of the mapped file.
-                _set(model, ours, tensors.get_tensor(name).to(device=device, dtype=dtype, copy=True))
-                missing.remove(ours)
+    for stored in progress(checkpoint):
+        ours = model.rename(stored.name)
+        if ours is None or (ours == _HEAD and spec.tie_word_embeddings):
+            continue  # a tied head is the embedding, whatever the file holds
+        if ours not in wanted:
+            unexpected.append(f"{stored.name} ({stored.file})")
+            continue
+        if ours not in missing:
+            raise ModelLoadError(f"{stored.file}: tensor {stored.name} is there twice under two names")
+        if stored.shape != (expected := tuple(wanted[ours].shape)):
+            raise ModelLoadError(f"{stored.file}: tensor {stored.name} has shape {stored.shape}, the configuration makes it {expected}")
+        # copy=True: otherwise a tensor that needs no cast would stay a view of the mapped file.
+        _set(model, ours, stored.read().to(device=device, dtype=dtype, copy=True))
+        missing.remove(ours)
     if missing:
         hint = " (config.json says tie_word_embeddings: false)" if _HEAD in missing else ""
-        raise ModelLoadError(f"tensors missing from the checkpoint: {_listed(missing)}{hint}")
+        raise ModelLoadError(f"tensors missing from the checkpoint: {listed(missing)}{hint}")
     if unexpected:
-        raise ModelLoadError(f"tensors that {spec.architecture} does not have: {_listed(unexpected)}")
+        raise ModelLoadError(f"tensors that {spec.architecture} does not have: {listed(unexpected)}")
 
 
 def _set(model: nn.Module, name: str, tensor: torch.Tensor) -> None:
     parent, _, leaf = name.rpartition(".")
     model.get_submodule(parent).register_parameter(leaf, nn.Parameter(tensor, requires_grad=False))
-
-
-def _weight_files(path: Path) -> list[Path]:
-    """The safetensors files of a model directory, checked to exist."""
-    if (path / _SINGLE).is_file():
-        return [path / _SINGLE]
-    if (path / _INDEX).is_file():
-        shards = _read_json(path / _INDEX).get("weight_map")
-        if not isinstance(shards, Mapping) or not all(isinstance(f, str) and Path(f).name == f for f in shards.values()):
-            raise ModelLoadError(f"{path / _INDEX}: weight_map must map tensor names to file names in the same directory")
-        for tensor, file in shards.items():
-            if not (path / file).is_file():
-                raise ModelLoadError(f"{path / _INDEX} puts {tensor} into {file}, which is missing")
-        return [path / file for file in dict.fromkeys(shards.values())]
-    found = sorted(p.name for p in path.glob("*.safetensors")) + sorted(p.name for p in path.glob("*.bin"))
-    message = f"{path}: no {_SINGLE} and no {_INDEX}; weights there: {_listed(found) if found else 'none'}"
-    if (path / "pytorch_model.bin").is_file() or (path / "pytorch_model.bin.index.json").is_file():
-        message += (
-            ". To convert pytorch_model.bin (a pickle, which can run code): "
-            "AutoModelForCausalLM.from_pretrained(directory).save_pretrained(new_directory) with transformers"
-        )
-    raise ModelLoadError(message)
-
-
-@contextmanager
-def _open(file: Path) -> Iterator[Any]:
-    try:
-        with safe_open(file, framework="pt", device="cpu") as tensors:
-            yield tensors
-    except (SafetensorError, OSError) as e:
-        pointer = file.is_file() and file.open("rb").read(20).startswith(b"version https://git")
-        why = "it is a Git LFS pointer, not the file (run: git lfs pull)" if pointer else f"truncated or corrupt ({e})"
-        raise ModelLoadError(f"{file}, {file.stat().st_size} bytes: {why}") from e
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as e:
-        raise ModelLoadError(f"{file} is missing: not a Hugging Face model directory") from e
-    except OSError as e:
-        raise ModelLoadError(f"{file} cannot be read: {e.strerror}") from e
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as e:
-        raise ModelLoadError(f"{file} is not valid JSON: {e}") from e
-    if not isinstance(content, dict):
-        raise ModelLoadError(f"{file} must hold a JSON object, not {type(content).__name__}")
-    return content
 
 
 def _token_ids(config: Mapping[str, Any], key: str) -> list[int]:
@@ -243,21 +210,11 @@ def _token_ids(config: Mapping[str, Any], key: str) -> list[int]:
     return ids
 
 
-def _checkpoint_dtype(path: Path, config: Mapping[str, Any]) -> torch.dtype:
-    """What config.json says ("dtype", or "torch_dtype" before transformers 5), else the first tensor's type, else float32."""
+def _stored_dtype(checkpoint: Checkpoint, config: Mapping[str, Any]) -> torch.dtype:
+    """What config.json says ("dtype", or "torch_dtype" before transformers 5), else what the checkpoint's tensors are."""
     name = config.get("dtype") or config.get("torch_dtype")
-    if name is not None:
-        if (dtype := DTYPES.get(str(name).removeprefix("torch."))) is None:
-            raise ModelLoadError(f"{path}: checkpoint dtype {name!r} is not one of {', '.join([*DTYPES, *_ALIASES])}")
-        return dtype
-    for file in sorted(path.glob("*.safetensors")):
-        with _open(file) as tensors:
-            for tensor in tensors.keys():  # noqa: SIM118
-                return _FILE_DTYPES.get(tensors.get_slice(tensor).get_dtype(), torch.float32)
-    return torch.float32
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = sorted(names)
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    if name is None:
+        return checkpoint.stored_dtype()
+    if (dtype := DTYPES.get(str(name).removeprefix("torch."))) is None:
+        raise ModelLoadError(f"{checkpoint.path}: checkpoint dtype {name!r} is not one of {', '.join([*DTYPES, *_ALIASES])}")
+    return dtype

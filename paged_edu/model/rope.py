@@ -4,10 +4,11 @@ Dimension i and dimension i + head_dim / 2 of a head form a pair, and the pair o
 ``p * inv_freq[i]``. The product of a rotated query and a rotated key then depends on how far apart they are, not on where.
 
 A paged cache stores a key once, already rotated, and reads it for as long as the sequence lives: an angle may depend on the token's own
-position and on nothing that changes later. Three ways of stretching a model over longer texts than it was first trained on obey that:
+position and on nothing that changes later. Four ways of stretching a model over longer texts than it was first trained on obey that:
 
 - ``linear`` divides every frequency by ``factor``;
 - ``llama3`` divides the slow ones, leaves the fast ones, and blends in between;
+- factors of their own for all frequencies, which divide them (``freq_factors``: that is how GGUF files say ``llama3``);
 - ``dynamic`` (NTK-aware) leaves all of them alone up to ``max_position_embeddings`` tokens. Beyond, transformers computes another base
   from the longest sequence of each call, so keys stored by earlier calls keep angles that the newer queries don't match. Here the
   model ends at ``max_position_embeddings`` (`ModelSpec.max_positions`), where ``dynamic`` is plain RoPE.
@@ -46,11 +47,17 @@ class Rope:
     """and one that turns more often than this keeps its speed."""
     original_context: int = 8192
     """llama3: tokens of the context before it was extended."""
+    freq_factors: tuple[float, ...] = ()
+    """What divides each pair's frequency, on top of the rest: one number a pair, or none at all."""
 
     def inverse_frequencies(self, head_dim: int) -> Tensor:
         """Radians a token, of each pair: float32 ``[head_dim / 2]``, fastest first, on the CPU."""
         # The device is named because models are built under torch.device("meta"), and this is a number and not a weight to come.
         plain = 1.0 / self.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim)
+        if self.freq_factors:
+            if len(self.freq_factors) != len(plain):
+                raise ModelLoadError(f"config.json: freq_factors has {len(self.freq_factors)} numbers, a head has {len(plain)} frequencies")
+            plain = plain / torch.tensor(self.freq_factors, dtype=torch.float32, device="cpu")
         if self.kind == "linear":
             return plain / self.factor
         if self.kind == "llama3":
@@ -83,17 +90,28 @@ def read_rope(config: Mapping[str, Any]) -> Rope:
     if values.get("partial_rotary_factor", 1) != 1:
         raise ModelLoadError(f"config.json: partial_rotary_factor {values['partial_rotary_factor']!r} is not supported; heads are rotated whole")
     theta = read_positive(values, "rope_theta", 10000.0)
+    factors = _read_factors(values, kind)
     if kind == "default":
-        return Rope(theta)
+        return Rope(theta, freq_factors=factors)
     if missing := [key for key in _NEEDED[kind] if key not in values]:
         raise ModelLoadError(f"config.json: RoPE scaling {kind!r} needs {', '.join(missing)}")
     factor = read_positive(values, "factor", 1.0)
     if kind != "llama3":
-        return Rope(theta, kind, factor)
+        return Rope(theta, kind, factor, freq_factors=factors)
     low, high = read_positive(values, "low_freq_factor", 1.0), read_positive(values, "high_freq_factor", 4.0)
     if not low < high:
         raise ModelLoadError(f"config.json: low_freq_factor {low} must be below high_freq_factor {high}")
     return Rope(theta, kind, factor, low, high, _original_context(config, values))
+
+
+def _read_factors(values: Mapping[str, Any], kind: str) -> tuple[float, ...]:
+    """``freq_factors``, this project's own key: GGUF files hold the numbers and not what they were computed from."""
+    factors = values.get("freq_factors", [])
+    if not isinstance(factors, list) or not all(isinstance(f, float) and 0 < f < math.inf for f in factors):
+        raise ModelLoadError(f"config.json: freq_factors must be a list of positive numbers, not {factors!r}")
+    if factors and kind not in ("default", "linear"):
+        raise ModelLoadError(f"config.json: freq_factors with RoPE scaling {kind!r} are not supported")
+    return tuple(factors)
 
 
 def _original_context(config: Mapping[str, Any], values: Mapping[str, Any]) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
+from ..checks import integer, number
 from ..core.events import Event
 from ..core.scheduler import Scheduler
 from ..trace import EventLog, TraceState
@@ -41,15 +42,16 @@ class BlockPoolView:
     """Shows one step of ``log``; with an ``engine`` it can also make the next one.
 
     ``name``: a new view closes the one that had its name before, so running a cell again does not leave a second one behind. ``speed``:
-    steps a second while playing. ``columns``: blocks in a row. ``decode``: token ids to text, for the tooltips.
+    steps a second while playing, above 0 and at most 10. ``columns``: blocks in a row, 1 or more. ``decode``: token ids to text, for the tooltips.
     """
 
     def __init__(
         self, log: EventLog, engine: Steppable | None = None, *, name: str = "block pool", speed: float = 2.0, columns: int | None = None,
         decode: Decode | None = None,
     ) -> None:
-        if not 0 < speed <= 10:
-            raise ValueError(f"speed must be above 0 and at most 10 steps a second, not {speed}")
+        number("speed", speed, 0, 10, low_open=True)
+        if columns is not None:
+            integer("columns", columns, 1)
         self.log: EventLog | None = log
         self.engine = engine
         self.name = name
@@ -85,9 +87,19 @@ class BlockPoolView:
             self._pause()
             return self._say("nothing left to run: no request is unfinished" if self.engine is not None else "this is the newest step")
         if self.shown >= log.last_step and self.engine is not None:
+            self._check_heard(log, self.engine)
             self.engine.step()
+            self._check_heard(log, self.engine)
             return self.seek(log.last_step)
         return self.seek(self.shown + 1)
+
+    def _check_heard(self, log: EventLog, engine: Steppable) -> None:
+        """The log must be where the engine is: else the view would run an engine that nobody sees."""
+        if log.last_step != engine.scheduler.step:
+            raise RuntimeError(
+                f"the log ends at step {log.last_step} and the engine is at step {engine.scheduler.step}: the log does not listen to it. "
+                "BlockPoolView.of(engine) makes one that does; so does engine.listen(log) before the first step"
+            )
 
     def back(self) -> str:
         """One step backwards. The engine stays where it is."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from ..core import events as ev
 from ..core.sequence import Status
 from ..trace import EventLog
+from ..words import counted
 from .palette import letter
 
 
@@ -16,7 +17,7 @@ def step_sentence(log: EventLog, step: int) -> str:
         here = log.replay(step)
         waiting = len(here.with_status(Status.WAITING, Status.PREEMPTED, Status.SWAPPED))
         running = len(here.requests) - waiting
-        return f"step {step}: the recording starts here; {_count(running, 'request')} running, {waiting} waiting"
+        return f"step {step}: the recording starts here; {counted(running, 'request')} running, {waiting} waiting"
     before = log.replay(step - 1)
     letters = {request_id: letter(state.arrival) for request_id, state in before.requests.items()}
     owner = {seq_id: seq.request_id for seq_id, seq in before.sequences.items()}
@@ -39,7 +40,7 @@ def _left(happened: list[ev.Event], letters: dict[str, str], owner: dict[int, st
     for word, kind in (("preempted", ev.RequestPreempted), ("finished", ev.RequestFinished)):
         ids = [event.request_id for event in happened if isinstance(event, kind) and event.request_id in letters]
         if ids:
-            parts.append(f"{_names(letters[i] for i in ids)} {word}, {_count(sum(freed.get(i, 0) for i in ids), 'block')} freed")
+            parts.append(f"{_names(letters[i] for i in ids)} {word}, {counted(sum(freed.get(i, 0) for i in ids), 'block')} freed")
     alone = [event.request_id for event in happened if isinstance(event, ev.PoolExhausted)]
     if alone:
         parts.append(f"{_names(letters.get(i, i) for i in alone)} filled the whole pool alone and had to end")
@@ -57,9 +58,9 @@ def _memory(happened: list[ev.Event]) -> list[str]:
     taken = sum(len(event.blocks) for event in happened if isinstance(event, ev.BlocksAllocated))
     copied = sum(isinstance(event, ev.BlockCopied) for event in happened)
     written = sum(sum(event.tokens.values()) for event in happened if isinstance(event, ev.StepScheduled))
-    parts = [f"{_count(taken, 'block')} taken"] if taken else []
-    parts += [f"{_count(copied, 'block')} copied before a write"] if copied else []
-    return [*parts, f"{_count(written, 'token')} written"] if written else parts
+    parts = [f"{counted(taken, 'block')} taken"] if taken else []
+    parts += [f"{counted(copied, 'block')} copied before a write"] if copied else []
+    return [*parts, f"{counted(written, 'token')} written"] if written else parts
 
 
 def _arrived(happened: list[ev.Event], num_arrived: int) -> list[str]:
@@ -74,7 +75,3 @@ def _names(letters: Iterable[str]) -> str:
     if len(names) > 4:
         return f"{', '.join(names[:3])} and {len(names) - 3} others"
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

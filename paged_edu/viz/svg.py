@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..checks import integer
 from ..core.sequence import Status
 from ..trace import BlockView, TraceState
+from ..words import counted
 from .palette import AUTO, OUTLINE, Look, Theme, look
 from .shapes import MIN_TICK, clean, document, hatch, rect, text, ticks
 
@@ -50,7 +52,12 @@ class Grid:
 
 
 def fit(num_blocks: int, columns: int | None = None) -> Grid:
-    """The grid with the largest cells that keeps cell and picture on one screen; a pool of more than 16,000 blocks shows its first ones."""
+    """The grid with the largest cells that keeps cell and picture on one screen; a pool of more than 16,000 blocks shows its first ones.
+
+    ``columns``: blocks in a row, 1 or more; ValueError otherwise.
+    """
+    if columns is not None:
+        integer("columns", columns, 1)
     for cell in CELL_SIZES:
         across = columns or WIDTH // cell
         if across * cell <= WIDTH and -(-num_blocks // across) * cell <= MAX_GRID_HEIGHT:
@@ -63,7 +70,7 @@ def headline(state: TraceState) -> str:
     """The two numbers that a picture of memory is about."""
     blocks = state.blocks()
     used, slots = sum(bool(b.owners) for b in blocks), state.num_blocks * state.block_size
-    return f"{used} of {state.num_blocks} blocks, {100 * sum(b.fill for b in blocks) / slots:.0f} % of slots hold tokens"
+    return f"{used} of {counted(state.num_blocks, 'block')}, {100 * sum(b.fill for b in blocks) / slots:.0f} % of slots hold tokens"
 
 
 def counts(state: TraceState) -> str:
@@ -181,7 +188,7 @@ def describe(state: TraceState, view: BlockView, decode: Decode | None = None) -
     first = state.sequences[view.owners[0]]
     owner = look(state.requests[first.request_id].arrival).letter
     lines = [f"block {view.block}: {owner} (request {first.request_id}), logical block {view.logical}",
-             f"{view.fill} of {state.block_size} slots hold tokens"]
+             f"{view.fill} of {'1 slot holds a token' if state.block_size == 1 else f'{state.block_size} slots hold tokens'}"]
     if view.ref_count > 1:
         names = sorted({look(state.arrival(s)).letter for s in view.owners})
         lines.append(f"{view.ref_count} block tables refer to it: {', '.join(names)}")
@@ -202,7 +209,7 @@ def _legend(state: TraceState, y: float, width: float, theme: Theme) -> list[str
         body.append(text(MARGIN, base, name, theme.muted, 12))
         body += _chips(state, ids, base, width, theme) if ids else [text(MARGIN + 58, base, "nobody", theme.muted, 12)]
     size = state.block_size
-    slots = "a block has 1 slot" if size == 1 else f"a block has {size} slots"
+    slots = f"a block has {counted(size, 'slot')}"
     note = f"{slots}; filled: holds a token; outlined: written in this step; ×n: n block tables refer to the block"
     return [*body, text(MARGIN, y + 58, note if width > 620 else f"{slots}; filled: holds a token", theme.muted, 11)]
 
@@ -216,7 +223,7 @@ def _chips(state: TraceState, ids: list[str], base: float, width: float, theme: 
         if x + wide > width - MARGIN - 62:
             body.append(text(x + 2, base, f"+ {len(ids) - position} more", theme.muted, 12))
             break
-        tip = f"{owner.letter}: request {request_id}, {request.status.value}, {request.num_prompt_tokens} prompt tokens"
+        tip = f"{owner.letter}: request {request_id}, {request.status.value}, {counted(request.num_prompt_tokens, 'prompt token')}"
         if request.status is Status.RUNNING:
             shape = rect(x, base - 12, wide, 16, owner.hue, 4)
             ink = owner.on_hue

@@ -11,7 +11,7 @@ from viz_states import run
 
 from paged_edu.core.events import StepStarted
 from paged_edu.trace import EventLog, TraceState
-from paged_edu.viz import BlockPoolView, block_pool_view
+from paged_edu.viz import BlockPoolView, block_pool_view, pool_svg
 from paged_edu.viz.fake_engine import FakeEngine, trace24
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -210,7 +210,7 @@ def test_closing_50_views_leaves_no_widget_no_listener_and_no_reference():
         view.close()
         view.close()
     assert len(registry._instances) == before
-    assert engine._listeners == []
+    assert len(engine._listeners) == 0
     dead_engine = weakref.ref(engine)
     del view, engine
     gc.collect()
@@ -250,10 +250,49 @@ def test_importing_needs_no_jupyter():
 
 def test_bad_options_are_refused():
     engine = small_engine()
-    for speed in (0, -1, 11, float("nan")):
+    for speed in (0, -1, 11, float("nan"), "2", True, None):
         with pytest.raises(ValueError, match="speed"):
             BlockPoolView.of(engine, speed=speed)
-    assert engine._listeners == []
+    for columns in (0, -3, 2.5, "8", True):
+        with pytest.raises(ValueError, match="columns"):
+            BlockPoolView.of(engine, columns=columns)
+        with pytest.raises(ValueError, match="columns"):
+            pool_svg(TraceState(4, 4), columns=columns)
+    assert len(engine._listeners) == 0
+
+
+def test_a_log_that_does_not_listen_is_an_error_and_not_a_blind_step():
+    engine = small_engine()
+    view = BlockPoolView(EventLog.of(engine.scheduler), engine)
+    with pytest.raises(RuntimeError, match=r"ends at step 0 .* at step 1: .* does not listen"):
+        view.step()
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="does not listen"):
+            view.step()
+    assert engine.scheduler.step == 1                       # found out at the first step; after that nothing runs
+    view.attempt(view.step)
+    assert view.sentence.startswith("stopped, RuntimeError: the log ends at step 0")
+
+
+def test_a_log_that_stopped_listening_is_noticed_before_the_next_step():
+    engine = small_engine()
+    log = EventLog.of(engine.scheduler)
+    unlisten = engine.listen(log)
+    view = BlockPoolView(log, engine)
+    view.step()
+    unlisten()
+    engine.step()
+    with pytest.raises(RuntimeError, match=r"ends at step 1 .* at step 2"):
+        view.step()
+    assert engine.scheduler.step == 2
+
+
+def test_outputs_that_wait_in_the_engine_are_no_missed_step():
+    """`has_unfinished_requests` is also true of outputs that were kept: returning them makes no step."""
+    engine = small_engine()
+    view = BlockPoolView.of(engine)
+    engine.step = lambda: None
+    assert view.step().startswith("step 0:")
 
 
 def test_a_log_that_has_forgotten_its_first_steps():

@@ -39,7 +39,8 @@ def test_every_engine_state_gives_a_well_formed_picture(state):
     root = parse(pool_svg(state))
     used = sum(bool(b.owners) for b in state.blocks())
     share = 100 * state.token_states() / (state.num_blocks * state.block_size)
-    assert f"{used} of {state.num_blocks} blocks, {share:.0f} % of slots hold tokens" in root.get("aria-label")
+    blocks = "1 block" if state.num_blocks == 1 else f"{state.num_blocks} blocks"
+    assert f"{used} of {blocks}, {share:.0f} % of slots hold tokens" in root.get("aria-label")
     titles = [t.text for t in root.iter(f"{SVG}title") if t.text.startswith("block ")]
     assert len(titles) == state.num_blocks
     assert sum(t.endswith("free") for t in titles) == state.num_blocks - used

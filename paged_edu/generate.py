@@ -1,0 +1,180 @@
+"""``paged-edu generate``: complete prompts from the arguments, a file or a pipe; and the flags that it shares with ``chat``."""
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .terminal import note, styled, visible
+from .words import counted
+
+if TYPE_CHECKING:
+    from .engine.llm import LLM
+    from .engine.outputs import RequestOutput
+    from .sampling.params import SamplingParams
+
+
+# -- flags -------------------------------------------------------------------------------------------------------------------------
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("prompts", nargs="*", metavar="PROMPT", help="the prompts; without any: one a line from stdin")
+    add("--file", metavar="FILE", help="read prompts from FILE, one a line; - is stdin")
+    add("--model", default="tiny-shakespeare", help="name or directory (default %(default)s)")
+    add("--stream", action="store_true", help="one text as it comes; several with --json")
+    add_sampling_flags(parser, max_tokens=128, temperature=1.0, top_p=1.0)
+    add_engine_flags(parser)
+    add("--json", action="store_true", help="one JSON object a line instead of text")
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser, *, max_tokens: int, temperature: float, top_p: float) -> None:
+    add = parser.add_argument
+    add("--max-tokens", type=int, default=max_tokens, metavar="N", help="at most N output tokens each (default %(default)s)")
+    add("--temperature", type=float, default=temperature, metavar="T", help="0 is greedy (default %(default)g)")
+    add("--top-p", type=float, default=top_p, metavar="P", help="likeliest tokens that make up P (default %(default)g)")
+    add("--top-k", type=int, default=0, metavar="K", help="the K likeliest tokens; 0: all (default %(default)s)")
+    add("--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P x the likeliest (default %(default)g)")
+    add("--seed", type=int, default=0, metavar="N", help="the same seed gives the same texts (default %(default)s)")
+    add("--stop", action="append", metavar="STR", help="end a text before STR; may be given again")
+    add("--ignore-eos", action="store_true", help="go on after the model's end token")
+
+
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--block-size", type=int, default=16, metavar="N", help="tokens a block, 1 to 256 (default %(default)s)")
+    add("--num-gpu-blocks-override", type=int, metavar="N", help="blocks in the pool (default: by memory)")
+    add("--max-model-len", type=int, metavar="N", help="longest request (default: by model)")
+    add("--dtype", default="auto", help="float32, float64, float16, ... (default %(default)s)")
+    add("--device", default="auto", help="cpu, cuda or cuda:1 (default %(default)s)")
+
+
+def checked(args: argparse.Namespace) -> tuple[dict[str, Any], SamplingParams]:
+    """Engine options and sampling parameters; what is wrong with either is said before torch is imported."""
+    from .config import EngineConfig
+    from .sampling.params import SamplingParams
+
+    options = {
+        "model": args.model, "seed": args.seed, "block_size": args.block_size, "num_gpu_blocks_override": args.num_gpu_blocks_override,
+        "max_model_len": args.max_model_len, "dtype": args.dtype, "device": args.device,
+    }
+    EngineConfig(**options)
+    params = SamplingParams(
+        temperature=args.temperature, top_p=args.top_p, top_k=args.top_k, min_p=args.min_p, max_tokens=args.max_tokens,
+        stop=args.stop, ignore_eos=args.ignore_eos,
+    )
+    return options, params
+
+
+# -- the command -------------------------------------------------------------------------------------------------------------------
+def run(args: argparse.Namespace) -> int:
+    options, params = checked(args)
+    prompts = read_prompts(args.prompts, args.file)
+    if args.stream and len(prompts) > 1 and not args.json:
+        raise ValueError(f"--stream shows one text as it comes, and there are {len(prompts)} prompts: add --json, or leave --stream out")
+    watched = sys.stderr.isatty()
+    note(f"loading {args.model} ...")
+    from .engine.llm import LLM
+
+    with LLM(**options) as llm:
+        start = time.perf_counter()
+        if args.stream:
+            outputs = _stream(llm, prompts, params, _stream_json if args.json else _stream_text)
+        else:
+            outputs = llm.generate(prompts, params, use_tqdm=watched)
+        seconds = time.perf_counter() - start
+    if not args.stream:
+        for output in outputs:
+            print(json.dumps(_record(output))) if args.json else _print_text(output)
+    tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+    note(f"{counted(len(outputs), 'prompt')}, {counted(tokens, 'output token')} in {seconds:.1f} s")
+    return 0
+
+
+def _stream(llm: LLM, prompts: list[str], params: SamplingParams, show: Callable[[RequestOutput], None]) -> list[RequestOutput]:
+    if show is _stream_text:
+        print(styled(_for_stdout(prompts[0]), 1, sys.stdout), end="", flush=True)
+    ended = []
+    for output in llm.stream(prompts, params):
+        show(output)
+        if output.finished:
+            ended.append(output)
+    return ended
+
+
+def _stream_text(output: RequestOutput) -> None:
+    done = output.outputs[0]
+    print(_for_stdout(done.delta), end="\n" if output.finished else "", flush=True)
+    if output.finished:
+        note(_head(output))
+
+
+def _stream_json(output: RequestOutput) -> None:
+    """A line for each piece of text; the last one of a prompt has everything."""
+    done = output.outputs[0]
+    if output.finished:
+        print(json.dumps({"request_id": output.request_id, "delta": done.delta} | _record(output)), flush=True)
+    elif done.delta:
+        print(json.dumps({"request_id": output.request_id, "delta": done.delta}), flush=True)
+
+
+def _for_stdout(text: str) -> str:
+    return visible(text) if sys.stdout.isatty() else text
+
+
+def _head(output: RequestOutput) -> str:
+    done = output.outputs[0]
+    reason = done.finish_reason if done.stop_reason is None else f"{done.finish_reason} ({done.stop_reason!r})"
+    return f"[{output.request_id}] {counted(len(output.prompt_token_ids), 'prompt token')} + {len(done.token_ids)} output, {reason}"
+
+
+def _print_text(output: RequestOutput) -> None:
+    prompt, text = _for_stdout(output.prompt or ""), _for_stdout(output.outputs[0].text)
+    print(f"{styled(_head(output), 2, sys.stdout)}\n{styled(prompt, 1, sys.stdout)}{text}\n")
+
+
+def _record(output: RequestOutput) -> dict[str, Any]:
+    done = output.outputs[0]
+    return {
+        "request_id": output.request_id, "prompt": output.prompt, "text": done.text, "token_ids": list(done.token_ids),
+        "finish_reason": done.finish_reason, "stop_reason": done.stop_reason,
+    }
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------------------------
+def read_prompts(given: list[str], file: str | None) -> list[str]:
+    """The prompts from the arguments, a file or the standard input; every one has something in it."""
+    if given and file is not None:
+        raise ValueError(f"give prompts or --file {file}, not both")
+    if given:
+        if "" in given:
+            raise ValueError(f"prompt {given.index('') + 1} is '': at least 1 token is needed")
+        return given
+    if file is None and sys.stdin.isatty():
+        raise ValueError("there is no prompt: give one, or --file FILE, or pipe one a line into the standard input")
+    name = "the standard input" if file in (None, "-") else str(file)
+    lines = [line.removesuffix("\r") for line in _read(name, file).removesuffix("\n").split("\n")]
+    prompts = [line for line in lines if line.strip()]
+    if not prompts:
+        size = "no lines" if lines == [""] else f"{counted(len(lines), 'line')}, all of them empty"
+        raise ValueError(f"there is no prompt in {name}: it has {size}")
+    if len(prompts) < len(lines):
+        empty = len(lines) - len(prompts)
+        note(f"{counted(empty, 'empty line')} of {name} {'is' if empty == 1 else 'are'} skipped")
+    return prompts
+
+
+def _read(name: str, file: str | None) -> str:
+    """The text, without a byte order mark. Bytes are read, since Python's text mode would make a line end of a lone carriage return."""
+    if file not in (None, "-"):
+        data = Path(str(file)).read_bytes()
+    elif hasattr(sys.stdin, "buffer"):
+        data = sys.stdin.buffer.read()
+    else:
+        return sys.stdin.read()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is no UTF-8 text: byte 0x{data[error.start]:02X} at position {error.start}") from error

@@ -1,0 +1,127 @@
+"""``paged-edu generate``: texts, JSON, streams, and prompts from a file or a pipe."""
+import io
+import json
+import re
+import sys
+
+import pytest
+
+from paged_edu import cli, terminal
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = cli.main(list(argv))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_generate_json_round_trip(capsys):
+    argv = ["generate", "ROMEO:", "First Citizen:\nWe are", "--max-tokens", "6", "--temperature", "0.8", "--num-gpu-blocks-override", "8"]
+    code, out, _ = run(capsys, *argv, "--seed", "3", "--json")
+    assert code == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["prompt"] for row in rows] == ["ROMEO:", "First Citizen:\nWe are"]
+    for row in rows:
+        assert set(row) == {"request_id", "prompt", "text", "token_ids", "finish_reason", "stop_reason"}
+        assert 1 <= len(row["token_ids"]) <= 6
+        assert row["finish_reason"] in ("stop", "length")
+    assert run(capsys, *argv, "--seed", "3", "--json")[1] == out
+    assert run(capsys, *argv, "--seed", "4", "--json")[1] != out
+
+
+def test_generate_text_has_prompt_completion_reason_and_no_control_codes(capsys):
+    code, out, err = run(capsys, "generate", "ROMEO:", "--max-tokens", "3", "--ignore-eos", "--temperature", "0")
+    assert code == 0
+    head, text = out.split("\n", 1)
+    assert head.endswith("prompt tokens + 3 output, length")
+    assert text.startswith("ROMEO:")
+    assert "1 prompt, 3 output tokens" in err
+    assert not re.search(r"[\x1b\r]", out + err)
+
+
+def test_prompts_from_the_standard_input(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("ROMEO:\n\nJULIET:\n"))
+    code, out, err = run(capsys, "generate", "--max-tokens", "2", "--json")
+    assert code == 0
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["ROMEO:", "JULIET:"]
+    assert "1 empty line of the standard input is skipped" in err
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "no prompt in the standard input: it has no lines"), ("\n \n", "2 lines, all of them empty")])
+def test_no_prompt_at_all(capsys, monkeypatch, text, message):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    code, _, err = run(capsys, "generate", "--file", "-")
+    assert code == 2
+    assert message in err
+
+
+def test_prompts_from_a_file(capsys, tmp_path):
+    (tmp_path / "prompts.txt").write_text("ROMEO:\nJULIET:\n", encoding="utf-8")
+    code, out, _ = run(capsys, "generate", "--file", str(tmp_path / "prompts.txt"), "--max-tokens", "1", "--json")
+    assert code == 0
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["ROMEO:", "JULIET:"]
+
+
+@pytest.mark.parametrize(("data", "prompts"), [
+    ("\ufeffROMEO:\r\nJULIET:\r\n".encode(), ["ROMEO:", "JULIET:"]),            # with a byte order mark and Windows line ends
+    ("a\x0bb\x85c\u2028d\re\nf".encode(), ["a\x0bb\x85c\u2028d\re", "f"]),     # only a line end ends a line
+])
+def test_lines_of_a_file(tmp_path, monkeypatch, data, prompts):
+    from paged_edu.generate import read_prompts
+
+    (tmp_path / "prompts.txt").write_bytes(data)
+    assert read_prompts([], str(tmp_path / "prompts.txt")) == prompts
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert read_prompts([], "-") == prompts
+
+
+def test_a_file_that_is_no_text_is_named(capsys, tmp_path):
+    (tmp_path / "prompts.bin").write_bytes(b"ab\xff")
+    code, _, err = run(capsys, "generate", "--file", str(tmp_path / "prompts.bin"))
+    assert (code, err) == (2, f"paged-edu: {tmp_path / 'prompts.bin'} is no UTF-8 text: byte 0xFF at position 2\n")
+
+
+ARGS = ["--temperature", "0", "--max-tokens", "30", "--ignore-eos"]
+
+
+def test_stop_strings(capsys):
+    code, out, _ = run(capsys, "generate", "ROMEO:", *ARGS, "--json")
+    assert code == 0
+    text = json.loads(out)["text"]
+    found = json.loads(run(capsys, "generate", "ROMEO:", *ARGS, "--json", "--stop", "never found", "--stop", text[9:12])[1])
+    assert found["text"] == text[: text.index(text[9:12])]
+    assert (found["finish_reason"], found["stop_reason"]) == ("stop", text[9:12])
+
+
+def test_a_stream_is_the_same_text(capsys):
+    text = json.loads(run(capsys, "generate", "ROMEO:", *ARGS, "--json")[1])["text"]
+    code, out, err = run(capsys, "generate", "ROMEO:", *ARGS, "--stream")
+    assert (code, out) == (0, "ROMEO:" + text + "\n")
+    assert "prompt tokens + 30 output, length" in err
+
+
+def test_a_stream_of_json_has_the_texts_in_pieces_and_whole(capsys):
+    argv = ["generate", "ROMEO:", "JULIET:", *ARGS, "--json"]
+    whole = [json.loads(line) for line in run(capsys, *argv)[1].splitlines()]
+    code, out, _ = run(capsys, *argv, "--stream")
+    assert code == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    ids = list(dict.fromkeys(row["request_id"] for row in rows))
+    assert len(ids) == 2
+    assert [row["request_id"] for row in rows[:4]] == ids * 2
+    for request_id, expected in zip(ids, whole, strict=True):
+        mine = [row for row in rows if row["request_id"] == request_id]
+        assert "".join(row["delta"] for row in mine) == expected["text"]
+        assert {key: mine[-1][key] for key in expected if key != "request_id"} == {k: v for k, v in expected.items() if k != "request_id"}
+        assert len(mine) > 10
+
+
+def test_no_word_about_a_long_prompt_but_ours(capsys):
+    code, _, err = run(capsys, "generate", "word " * 600)
+    assert code == 2
+    assert "max_model_len is 512" in err
+    assert "indices" not in err
+
+
+def test_what_a_terminal_may_be_given():
+    assert terminal.visible("a\tb\n\x1b[2J\r\x07\x7f\x9b\u202e🔥é") == "a\tb\n␛[2J␍␇␡\ufffd\ufffd🔥é"
