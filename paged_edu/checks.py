@@ -12,6 +12,13 @@ _LARGEST = 1e300
 """Integers beyond the range of a float are no numbers either."""
 
 
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line; of an error of the file system, the file and the reason."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class UnsupportedError(ValueError):
     """A value that is known but not served yet. The message names it."""
 

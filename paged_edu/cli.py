@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from . import __version__
+from .checks import one_line
 from .words import counted
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError, ImportError) as error:     # UnsupportedError and ModelLoadError are ValueErrors
-        print(f"{PROG}: {_one_line(error)}", file=sys.stderr)
+        print(f"{PROG}: {one_line(error)}", file=sys.stderr)
         return 2
 
 
@@ -82,12 +83,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         cut = argv.index("--")
         argv, extra = argv[:cut], argv[cut + 1 :]
     return build_parser().parse_args(argv, argparse.Namespace(extra=extra))
-
-
-def _one_line(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _one_line_warning(

@@ -1,115 +1,28 @@
 """Train the embedded model: a small GPT-2 in Hugging Face layout, from one text file, on a CPU.
 
-    python -m paged_edu.model.train --corpus tinyshakespeare.txt --out data/tiny-shakespeare
-    python -m paged_edu.model.train --corpus tinyshakespeare.txt --evaluate data/tiny-shakespeare
+    python -m paged_edu.model.train --corpus tinyshakespeare.txt --out my-model
+    python -m paged_edu.model.train --corpus tinyshakespeare.txt --evaluate my-model
 
-The corpus is read as speeches separated by blank lines. Each blank line becomes one ``<|endoftext|>`` token, so the encoding loses
-no character and the model learns to end a speech by itself: served requests then stop at varied lengths, as in a chat.
-The last tenth of the characters is held out. The architecture and the optimiser are transformers' and torch's: this project
-teaches serving, not training. A run can be stopped and started again; batches and dropout depend on (seed, step) only, so a
-resumed run sees what an uninterrupted one would have seen.
+`corpus` reads the text, `held_out` measures and writes the model card. The last tenth of the characters is held out. The architecture and the
+optimiser are transformers' and torch's: this project teaches serving, not training. A run can be stopped and started again; batches and
+dropout depend on (seed, step) only, so a resumed run sees what an uninterrupted one would have seen.
 """
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-END = "<|endoftext|>"
-HELD_OUT = 0.1
-SPEECH_SEPARATOR = "\n\n"
-CARD = """# tiny-shakespeare
+from ..checks import integer, number, one_line, writable_file
+from .corpus import SMALLEST_VOCABULARY, encode, fingerprint, read_corpus, split_corpus, train_tokenizer
+from .held_out import measure, nats_per_character, windows, write_card
 
-A GPT-2 small enough to ship with a package: {parameters:,} parameters ({layers} layers, {heads} heads, width {width}), {positions} positions,
-a byte-level BPE tokenizer with {vocab:,} entries. It writes blank verse that looks like Shakespeare from far away, and it ends each speech with
-`<|endoftext|>`, so that served requests end by themselves after varied lengths. For teaching and tests; it knows nothing and should be asked nothing.
-
-| | |
-|---|---|
-| held-out loss | **{nats_per_character:.4f} nats a character**, over all {held_out_characters:,} characters of the held-out text |
-| how it is measured | windows of {window} tokens, stride {stride}, every token scored once; a blank line is the end token and counts |
-| weights | fp16; the figure is of these weights, computed in fp32 |
-| training text | the first nine tenths of *tinyshakespeare* (1.1 MB of Shakespeare's plays, public domain); the last tenth is held out |
-| size | {bytes:,} bytes with its tokenizer |
-
-Measure it again, or train it again:
-
-```
-python -m paged_edu.model.train --corpus tinyshakespeare.txt --evaluate data/tiny-shakespeare
-python -m paged_edu.model.train --corpus tinyshakespeare.txt --out my-model
-```
-
-Hugging Face layout; `transformers.AutoModelForCausalLM` loads it. Licence: Apache-2.0, as the project.
-"""
-
-
-def split_corpus(text: str) -> tuple[str, str]:
-    """Training text and held-out text: the last tenth of the characters is held out."""
-    cut = int(len(text) * (1 - HELD_OUT))
-    return text[:cut], text[cut:]
-
-
-def train_tokenizer(text: str, vocab_size: int) -> Any:
-    """A byte-level BPE tokenizer with ``vocab_size`` entries (``<|endoftext|>`` included), learned from ``text`` alone."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[END], show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    bpe.train_from_iterator(text.split(SPEECH_SEPARATOR), trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, bos_token=END, eos_token=END, unk_token=END, clean_up_tokenization_spaces=False,
-    )
-
-
-def encode(tokenizer: Any, text: str) -> Any:
-    """Token ids of ``text`` as int64 ``[N]``: every blank line is one end token, and one more opens the stream."""
-    import torch
-
-    end = tokenizer.convert_tokens_to_ids(END)
-    ids = [end]
-    for i, speech in enumerate(text.split(SPEECH_SEPARATOR)):
-        if i:
-            ids.append(end)
-        ids.extend(tokenizer(speech, add_special_tokens=False)["input_ids"])
-    return torch.tensor(ids, dtype=torch.int64)
-
-
-def nats_per_character(model: Any, ids: Any, num_characters: int, window: int = 512, stride: int = 256) -> float:
-    """Held-out loss in nats per character: windows of ``window`` tokens, each advancing by ``stride``; every token but the
-    opening end token is scored exactly once, with at least ``window - stride`` tokens of context after the first window."""
-    import torch
-    import torch.nn.functional as F
-
-    model.eval()
-    total, scored = 0.0, 1                      # position 0 only opens the stream
-    with torch.inference_mode():
-        for start in range(0, len(ids), stride):
-            chunk = ids[start : start + window]
-            first_new = scored - start          # tokens of this window that an earlier window has scored
-            if first_new >= len(chunk):
-                break
-            logits = model(chunk[None]).logits[0, :-1].float()
-            losses = F.cross_entropy(logits, chunk[1:], reduction="none")
-            total += losses[first_new - 1 :].double().sum().item()
-            scored = start + len(chunk)
-    assert scored == len(ids)
-    return total / num_characters
-
-
-def windows(positions: int) -> tuple[int, int]:
-    """Window and stride of the held-out figure: 512 and 256, or what a smaller model has room for."""
-    window = min(512, positions)
-    return window, window // 2
+ARCHITECTURE = ("batch", "context", "vocab_size", "layers", "width", "heads", "dropout", "lr", "weight_decay", "seed")
+"""What a resumed run must not change, besides the corpus."""
+_LARGEST = 2**31 - 1
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: int = 100) -> float:
@@ -130,63 +43,104 @@ def build_model(args: argparse.Namespace, vocab_size: int) -> Any:
     return GPT2LMHeadModel(config)
 
 
+class Run:
+    """A training run: tokens, model, optimiser, and how far it is. Raises ValueError for what cannot be trained or resumed."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        import torch
+
+        text = read_corpus(args.corpus)
+        self.args = args
+        self.settings = {name: getattr(args, name) for name in ARCHITECTURE} | {"corpus_sha256": fingerprint(text)}
+        self.step = 0
+        train_text, self.held_text = split_corpus(text)
+        torch.manual_seed(args.seed)
+        self.tokenizer = train_tokenizer(train_text, args.vocab_size)
+        self.ids, self.held = encode(self.tokenizer, train_text), encode(self.tokenizer, self.held_text)
+        if len(self.ids) <= args.context:
+            raise ValueError(f"--context must be below the {len(self.ids)} training tokens of {args.corpus}, not {args.context}")
+        check_memory(args, len(self.tokenizer))
+        self.model = build_model(args, len(self.tokenizer))
+        decay = [p for p in self.model.parameters() if p.dim() >= 2]
+        plain = [p for p in self.model.parameters() if p.dim() < 2]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decay, "weight_decay": args.weight_decay}, {"params": plain, "weight_decay": 0.0}],
+            lr=args.lr, betas=(0.9, 0.99), fused=True,
+        )
+        if args.checkpoint.exists():
+            self.resume(args.checkpoint)
+        print(f"{sum(p.numel() for p in self.model.parameters()) / 1e6:.2f} M parameters, {len(self.ids)} training tokens, "
+              f"{len(train_text) / len(self.ids):.2f} characters a token")
+
+    def resume(self, checkpoint: Path) -> None:
+        """Go on where ``checkpoint`` stopped, if it is one of this very run."""
+        import torch
+
+        try:
+            saved = torch.load(checkpoint, weights_only=True)
+            settings, step = dict(saved["settings"]), int(saved["step"])
+            model, optimizer = saved["model"], saved["optimizer"]
+        except Exception as error:              # torch, pickle and zipfile raise many types for a file that is something else
+            raise ValueError(f"{checkpoint} is no checkpoint of this script, or a damaged one: remove it or pass --checkpoint") from error
+        differ = [f"{name} {settings.get(name)!r} there, {value!r} here" for name, value in self.settings.items() if settings.get(name) != value]
+        if differ:
+            raise ValueError(f"{checkpoint} was made with other settings ({'; '.join(differ)}): remove it or pass --checkpoint")
+        if step > self.args.steps:
+            raise ValueError(f"--steps must be at least the {step} that {checkpoint} has taken, not {self.args.steps}")
+        self.model.load_state_dict(model)
+        self.optimizer.load_state_dict(optimizer)
+        self.step = step
+        print(f"resuming at step {step} of {self.args.steps}")
+
+    def save_checkpoint(self) -> None:
+        import torch
+
+        part = _part(self.args.checkpoint)
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step, "settings": self.settings}
+        torch.save(state, part)
+        os.replace(part, self.args.checkpoint)
+
+    def advance(self) -> Any:
+        """One step of the optimiser; returns the loss."""
+        import torch
+        import torch.nn.functional as F
+
+        args = self.args
+        torch.manual_seed(args.seed * 1_000_003 + self.step)
+        starts = torch.randint(0, len(self.ids) - args.context, (args.batch,))
+        batch = torch.stack([self.ids[s : s + args.context + 1] for s in starts.tolist()])
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.step, args.steps, args.lr)
+        self.model.train()
+        logits = self.model(batch[:, :-1]).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.step += 1
+        return loss
+
+
 def train(args: argparse.Namespace) -> None:
-    import torch
-    import torch.nn.functional as F
+    """Train, or go on training; then store the model and measure what was stored."""
     from tqdm.auto import tqdm
 
-    text = args.corpus.read_text(encoding="utf-8")
-    train_text, held_text = split_corpus(text)
-    torch.manual_seed(args.seed)
-    tokenizer = train_tokenizer(train_text, args.vocab_size)
-    ids, held = encode(tokenizer, train_text), encode(tokenizer, held_text)
-    model = build_model(args, len(tokenizer))
-    decay = [p for p in model.parameters() if p.dim() >= 2]
-    plain = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": decay, "weight_decay": args.weight_decay}, {"params": plain, "weight_decay": 0.0}],
-        lr=args.lr, betas=(0.9, 0.99), fused=True,
-    )
-    settings = {k: v for k, v in sorted(vars(args).items()) if k in (
-        "batch", "context", "vocab_size", "layers", "width", "heads", "dropout", "lr", "weight_decay", "seed")}
-    first = 0
-    if args.checkpoint.exists():
-        saved = torch.load(args.checkpoint, weights_only=True)
-        if {k: saved["settings"][k] for k in settings} != settings:
-            raise SystemExit(f"{args.checkpoint} was made with other settings ({saved['settings']}): remove it or pass --checkpoint")
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        first = saved["step"]
-        print(f"resuming at step {first} of {args.steps}")
-    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {len(ids)} training tokens, "
-          f"{len(train_text) / len(ids):.2f} characters a token")
-
-    def checkpoint(step: int) -> None:
-        part = args.checkpoint.with_suffix(".part")
-        torch.save({"settings": settings, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, part)
-        os.replace(part, args.checkpoint)
-
-    bar = tqdm(range(first, args.steps), initial=first, total=args.steps, unit="step", mininterval=2)
-    for step in bar:
-        torch.manual_seed(args.seed * 1_000_003 + step)
-        starts = torch.randint(0, len(ids) - args.context, (args.batch,))
-        batch = torch.stack([ids[s : s + args.context + 1] for s in starts.tolist()])
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, args.steps, args.lr)
-        model.train()
-        logits = model(batch[:, :-1]).logits
-        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if (step + 1) % 20 == 0:
+    run = Run(args)
+    bar = tqdm(range(run.step, args.steps), initial=run.step, total=args.steps, unit="step", mininterval=2)
+    for _ in bar:
+        loss = run.advance()
+        last = run.step == args.steps
+        if run.step % 20 == 0 or last:
             bar.set_postfix(loss=f"{loss.item():.3f}")
-        if (step + 1) % args.report_every == 0 or step + 1 == args.steps:
-            checkpoint(step + 1)
-            tqdm.write(f"step {step + 1}: held out {nats_per_character(model, held, len(held_text), *windows(args.context)):.4f} nats a character")
-    save(args, model, tokenizer)
-    report(args.out, args.corpus, write=True)
+            if not math.isfinite(loss.item()):      # before it gets into the checkpoint
+                raise ValueError(f"the loss is {loss.item()} after {run.step} steps: try a smaller --lr than {args.lr}")
+        if run.step % args.report_every == 0 or last:
+            run.save_checkpoint()
+            figure = nats_per_character(run.model, run.held, len(run.held_text), *windows(args.context))
+            tqdm.write(f"step {run.step}: held out {figure:.4f} nats a character")
+    save(args, run.model, run.tokenizer)
+    write_card(args.out, args.corpus, args.corpus_name or args.corpus.stem)
 
 
 def save(args: argparse.Namespace, model: Any, tokenizer: Any) -> None:
@@ -202,46 +156,70 @@ def save(args: argparse.Namespace, model: Any, tokenizer: Any) -> None:
         file.chmod(0o644)                       # safetensors makes private files; an installed package is read by everybody
 
 
-def report(folder: Path, corpus: Path, write: bool) -> float:
-    """Measure the stored model on the held-out tenth; ``write``: into its ``training.json`` and model card (README.md) as well."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+# -- what the user says ------------------------------------------------------------------------------------------------------------
+def check(args: argparse.Namespace, given: Sequence[str]) -> None:
+    """Refuse, before anything is read, what could never work. ``given``: the options that the user has set. Raises ValueError."""
+    integer("--threads", args.threads, 0, 4096)
+    if args.evaluate is not None:
+        ignored = [_flag(name) for name in given if name not in ("corpus", "evaluate", "threads")]
+        if ignored:
+            raise ValueError(f"--evaluate only measures: {', '.join(ignored)} would do nothing")
+        return
+    for name in ("steps", "batch", "layers", "width", "heads", "report_every"):
+        integer(_flag(name), getattr(args, name), 1, _LARGEST)
+    integer("--context", args.context, 2, _LARGEST)
+    integer("--vocab-size", args.vocab_size, SMALLEST_VOCABULARY, 2**20)
+    integer("--seed", args.seed, 0, 2**40)
+    if args.width % args.heads:
+        raise ValueError(f"--width must be a multiple of --heads ({args.heads}), not {args.width}")
+    number("--dropout", args.dropout, 0, 1, high_open=True)
+    number("--lr", args.lr, 0, low_open=True)
+    number("--weight-decay", args.weight_decay, 0)
+    if args.corpus_name is not None and (not args.corpus_name.strip() or "\n" in args.corpus_name):
+        raise ValueError(f"--corpus-name must be one line, not {args.corpus_name!r}")
+    writable_file("--checkpoint", args.checkpoint)
+    writable_file("--checkpoint", _part(args.checkpoint))
+    nearest = next(folder for folder in (args.out, *args.out.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise ValueError(f"--out {args.out}: {nearest} is no folder that can be written to")
 
-    held_text = split_corpus(corpus.read_text(encoding="utf-8"))[1]
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    ids = encode(tokenizer, held_text)
-    start = time.perf_counter()
-    window, stride = windows(model.config.n_positions)
-    figure = nats_per_character(model, ids, len(held_text), window, stride)
-    result = {
-        "nats_per_character": round(figure, 4), "held_out_characters": len(held_text), "held_out_tokens": len(ids) - 1,
-        "parameters": sum(p.numel() for p in model.parameters()), "window": window, "stride": stride,
-        "bytes": sum(f.stat().st_size for f in folder.iterdir() if f.suffix in (".safetensors", ".json") and f.name != "training.json"),
-    }
-    print(f"{figure:.4f} nats a character over {len(held_text):,} held-out characters ({time.perf_counter() - start:.1f} s)")
-    if not write:
-        return figure
-    (folder / "training.json").write_text(json.dumps(result, indent=1) + "\n")
-    (folder / "README.md").write_text(CARD.format(
-        **result, positions=model.config.n_positions, layers=model.config.n_layer, width=model.config.n_embd, heads=model.config.n_head,
-        vocab=model.config.vocab_size))
-    return figure
+
+def check_memory(args: argparse.Namespace, vocab_size: int) -> None:
+    """Refuse a model that this machine cannot hold. A lower bound: weights, gradients and Adam's two moments, and the logits of a batch twice."""
+    import psutil
+
+    parameters = 12 * args.layers * args.width**2 + (vocab_size + args.context) * args.width
+    needed, free = 4 * (4 * parameters + 2 * args.batch * args.context * vocab_size), psutil.virtual_memory().available
+    if needed > free:
+        raise ValueError(
+            f"training needs {needed / 2**30:,.1f} GiB or more and {free / 2**30:,.1f} GiB are free: --batch {args.batch}, --context {args.context}, "
+            f"--layers {args.layers} or --width {args.width} is too much"
+        )
 
 
-def main(argv: list[str] | None = None) -> None:
-    p = argparse.ArgumentParser(prog="python -m paged_edu.model.train", description=__doc__.split("\n")[0],
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _part(checkpoint: Path) -> Path:
+    """Where a checkpoint is written before it takes the place of the one before."""
+    return checkpoint.with_name(f"{checkpoint.name}.part")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m paged_edu.model.train", description=(__doc__ or "").split("\n")[0],
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("--corpus", type=Path, required=True, help="a text file: speeches separated by blank lines")
+    p.add_argument("--corpus-name", help="what the model card calls the text; by default the file's name")
     p.add_argument("--out", type=Path, default=Path("my-model"), help="folder for model and tokenizer")
     p.add_argument("--evaluate", type=Path, metavar="DIR", help="only measure the model in DIR on the held-out tenth and print the figure")
     p.add_argument("--checkpoint", type=Path, default=Path("tiny-shakespeare.ckpt"), help="resume file, rewritten as training goes on")
     p.add_argument("--steps", type=int, default=3000, help="a resumed run may change them: the learning rate then follows the new end")
     p.add_argument("--batch", type=int, default=4, help="windows a step")
     p.add_argument("--context", type=int, default=512, help="tokens a window, and the model's positions")
-    p.add_argument("--vocab-size", type=int, default=1024)
+    p.add_argument("--vocab-size", type=int, default=1024, help="tokenizer entries, 257 or more")
     p.add_argument("--layers", type=int, default=6)
-    p.add_argument("--width", type=int, default=192)
+    p.add_argument("--width", type=int, default=192, help="a multiple of the heads")
     p.add_argument("--heads", type=int, default=6)
     p.add_argument("--dropout", type=float, default=0.15)
     p.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
@@ -249,20 +227,27 @@ def main(argv: list[str] | None = None) -> None:
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--report-every", type=int, default=500, help="steps between held-out figures and checkpoints")
     p.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
-    args = p.parse_args(argv)
-    if not args.corpus.is_file():
-        p.error(f"no such corpus: {args.corpus}")
-    for name in ("steps", "batch", "context", "layers", "width", "heads", "report_every"):
-        if getattr(args, name) < 1:
-            p.error(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")
-    if args.threads:
-        import torch
+    return p
 
-        torch.set_num_threads(args.threads)
-    if args.evaluate:
-        report(args.evaluate, args.corpus, write=False)
-    else:
-        train(args)
+
+def main(argv: list[str] | None = None) -> None:
+    """Exits with 2 and one line for what the user got wrong, with 130 for Ctrl-C."""
+    p = build_parser()
+    args = p.parse_args(argv)
+    try:
+        check(args, [name for name, value in vars(args).items() if value != p.get_default(name)])
+        if args.threads:
+            import torch
+
+            torch.set_num_threads(args.threads)
+        if args.evaluate is not None:
+            measure(args.evaluate, args.corpus)
+        else:
+            train(args)
+    except (ValueError, OSError) as error:
+        p.exit(2, f"{p.prog}: {one_line(error)}\n")
+    except KeyboardInterrupt:
+        p.exit(130, f"\n{p.prog}: interrupted; the same command goes on from {args.checkpoint} if that is there\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
-"""The training script: an encoding that loses nothing, a figure that counts every token once, and a run that can be resumed."""
+"""The training script: a run that can be resumed, and one line for everything that a user can get wrong before the hour of training."""
 import json
-import math
-import types
 
 import pytest
 import torch
@@ -12,56 +10,15 @@ from paged_edu.model import train
 TEXT = "".join(f"ROMEO:\nWhat light {i} through yonder window\n\nJULIET:\nAy me {i * 7}!\n\n" for i in range(60)) + "\n\nNURSE:\n  Ends oddly\n"
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train.train_tokenizer(train.split_corpus(TEXT)[0], 300)
-
-
-def test_the_encoding_loses_no_character(tokenizer):
-    for text in (TEXT, "", "\n\n", "\n\n\n", "a\n\n\n\nb", "end\n\n"):
-        ids = train.encode(tokenizer, text).tolist()
-        assert ids[0] == tokenizer.eos_token_id
-        speeches = [[]]
-        for token in ids[1:]:
-            if token == tokenizer.eos_token_id:
-                speeches.append([])
-            else:
-                speeches[-1].append(token)
-        assert train.SPEECH_SEPARATOR.join(tokenizer.decode(s) for s in speeches) == text
-
-
-def test_the_last_tenth_is_held_out():
-    first, last = train.split_corpus(TEXT)
-    assert first + last == TEXT
-    assert len(last) == pytest.approx(len(TEXT) / 10, abs=1)
-
-
-@pytest.mark.parametrize("length", [2, 5, 8, 9, 12, 13, 16, 17, 40])
-def test_every_token_is_scored_once_with_enough_context(length):
-    """A model whose loss at a position is the position's own number: the sum says which positions were scored, and how often."""
-    ids = torch.arange(length) % 7
-    seen = []
-
-    class Model(torch.nn.Module):
-        def forward(self, chunk):
-            start = 0 if not seen else seen[-1] + 4
-            seen.append(start)
-            logits = torch.zeros(1, chunk.shape[1], 7)
-            for i in range(chunk.shape[1] - 1):
-                logits[0, i, chunk[0, i + 1]] = float(start + i)     # a loss that depends on where the window lies
-            return types.SimpleNamespace(logits=logits)
-
-    figure = train.nats_per_character(Model(), ids, 1, window=8, stride=4)
-    expected = sum(math.log(6 + math.exp(p)) - p for p in range(length - 1))
-    assert figure == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_uniform_model_costs_log_v_a_token():
-    class Uniform(torch.nn.Module):
-        def forward(self, chunk):
-            return types.SimpleNamespace(logits=torch.zeros(1, chunk.shape[1], 50))
-
-    assert train.nats_per_character(Uniform(), torch.zeros(2000, dtype=torch.int64), 4000) == pytest.approx(math.log(50) * 1999 / 4000)
+def refused(capsys, *argv):
+    """The one line with which the script ends."""
+    with pytest.raises(SystemExit) as stop:
+        train.main(list(argv))
+    assert stop.value.code == 2
+    err = [line for line in capsys.readouterr().err.splitlines() if line and "step/s" not in line]      # without the progress bar
+    assert len(err) == 1, err
+    assert err[0].startswith("python -m paged_edu.model.train: ")
+    return err[0]
 
 
 def test_learning_rate_warms_up_and_ends_at_zero():
@@ -73,6 +30,8 @@ def test_learning_rate_warms_up_and_ends_at_zero():
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, capsys):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(TEXT)
+    other = tmp_path / "other.txt"
+    other.write_text(TEXT[:-1] + "?")
     small = ["--corpus", str(corpus), "--layers", "1", "--width", "16", "--heads", "2", "--context", "32", "--vocab-size", "300", "--batch", "2"]
 
     def run(name, *extra):
@@ -82,14 +41,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, capsys):
     whole = run("whole", "--steps", "6", "--report-every", "3")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "learning_rate", _stop_at(4))
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(SystemExit, match="130"):
             run("cut", "--steps", "6", "--report-every", "3")
     assert run("cut", "--steps", "6", "--report-every", "3") == whole
     assert "resuming at step 3 of 6" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="other settings"):
-        run("cut", "--steps", "6", "--lr", "0.5")
+    for extra, said in (
+        (["--lr", "0.5"], "lr 0.002 there, 0.5 here"), (["--corpus", str(other)], "corpus_sha256"), (["--steps", "5"], "at least the 6"),
+    ):
+        assert said in refused(capsys, *small, "--steps", "6", "--checkpoint", str(tmp_path / "cut.ckpt"), *extra)
     figures = json.loads((tmp_path / "whole" / "training.json").read_text())
     assert f"{figures['nats_per_character']:.4f}" in (tmp_path / "whole" / "README.md").read_text()
+    assert "*corpus* (" in (tmp_path / "whole" / "README.md").read_text()
     with LLM(str(tmp_path / "whole"), num_gpu_blocks_override=8) as llm:
         assert llm.generate("ROMEO:", SamplingParams(max_tokens=4, ignore_eos=True), use_tqdm=False)[0].finished
     train.main(["--corpus", str(corpus), "--evaluate", str(tmp_path / "whole")])
@@ -106,7 +68,71 @@ def _stop_at(step):
     return rate
 
 
-def test_a_missing_corpus_is_named(capsys):
-    with pytest.raises(SystemExit):
-        train.main(["--corpus", "nowhere.txt"])
-    assert "no such corpus: nowhere.txt" in capsys.readouterr().err
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a corpus and some files that are none."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text(TEXT)
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "binary.txt").write_bytes(bytes(range(128, 256)))
+    (tmp_path / "junk.ckpt").write_bytes(b"junk")
+    torch.save({"model": {}}, tmp_path / "strange.ckpt")
+    (tmp_path / "folder").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("argv", "parts"), [
+    ("--corpus nowhere.txt", ["no such corpus: nowhere.txt"]),
+    ("--corpus folder", ["folder: Is a directory"]),
+    ("--corpus empty.txt", ["empty.txt", "0 characters"]),
+    ("--corpus binary.txt", ["binary.txt", "UTF-8"]),
+    ("--context 100000", ["--context", "training tokens of corpus.txt", "not 100000"]),
+    ("--context 1", ["--context", "between 2", "not 1"]),
+    ("--heads 5", ["--width", "--heads (5)", "not 192"]),
+    ("--lr nan", ["--lr", "above 0", "nan"]),
+    ("--lr -1", ["--lr", "above 0", "-1.0"]),
+    ("--lr inf", ["--lr", "finite", "inf"]),
+    ("--dropout 1", ["--dropout", "below 1", "1.0"]),
+    ("--weight-decay nan", ["--weight-decay", "nan"]),
+    ("--vocab-size 256", ["--vocab-size", "between 257", "not 256"]),
+    ("--threads -1", ["--threads", "between 0", "not -1"]),
+    ("--seed -1", ["--seed", "between 0", "not -1"]),
+    ("--steps 0", ["--steps", "between 1", "not 0"]),
+    ("--report-every 0", ["--report-every", "between 1", "not 0"]),
+    ("--width 1200000 --layers 99", ["GiB", "--width 1200000"]),
+    ("--batch 100000000", ["GiB", "--batch 100000000"]),
+    ("--out corpus.txt", ["--out corpus.txt", "no folder"]),
+    ("--out corpus.txt/below", ["--out corpus.txt/below", "no folder"]),
+    ("--checkpoint folder", ["--checkpoint folder", "is a directory"]),
+    ("--checkpoint nosuch/x.ckpt", ["--checkpoint nosuch/x.ckpt", "does not exist"]),
+    ("--checkpoint junk.ckpt", ["junk.ckpt is no checkpoint"]),
+    ("--checkpoint strange.ckpt", ["strange.ckpt is no checkpoint"]),
+    ("--corpus-name=", ["--corpus-name", "one line"]),
+    ("--evaluate nosuch", ["nosuch", "no config.json"]),
+    ("--evaluate folder", ["folder", "no config.json"]),
+    ("--evaluate corpus.txt", ["corpus.txt", "no config.json"]),
+    ("--evaluate folder --steps 5", ["--evaluate", "--steps would do nothing"]),
+])
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(here, capsys, argv, parts):
+    before = sorted(here.rglob("*"))
+    said = refused(capsys, "--corpus", "corpus.txt", *argv.split())
+    assert all(part in said for part in parts), said
+    assert sorted(here.rglob("*")) == before
+
+
+def test_a_loss_that_is_no_number_stops_the_run(here, capsys, monkeypatch):
+    monkeypatch.setattr(train, "learning_rate", lambda *_: 1e30)
+    small = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "32", "--vocab-size", "300", "--batch", "2", "--steps", "20"]
+    assert "the loss is nan after 20 steps" in refused(capsys, "--corpus", "corpus.txt", *small)
+    assert not (here / "tiny-shakespeare.ckpt").exists()
+    assert not (here / "my-model").exists()
+
+
+def test_the_card_names_the_text_as_asked(here):
+    small = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "32", "--vocab-size", "300", "--batch", "2", "--steps", "1"]
+    train.main(["--corpus", "corpus.txt", *small, "--corpus-name", "Romeo, again and again", "--out", "model"])
+    card = (here / "model" / "README.md").read_text()
+    assert "*Romeo, again and again*" in card
+    assert card.startswith("# model\n")
+    assert "akespeare" not in card
+    assert str(here) not in card
