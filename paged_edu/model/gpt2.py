@@ -88,11 +88,7 @@ class GPT2(CausalLM):
     def forward(
         self, input_ids: Tensor, positions: Tensor, cache: LayerCaches, meta: AttentionMetadata, attend: Attend,
     ) -> Tensor:
-        """Hidden states ``[T, hidden_size]``, after the last norm, of a flattened batch.
-
-        input_ids, positions: int64 ``[T]``; cache: a layer's ``(keys, values)`` for each layer (a `KVCache` or a list). The new tokens'
-        keys and values are written to it. Raises IndexError (CPU) for a token or position that the embeddings don't have.
-        """
+        """See `CausalLM.forward`; positions are looked up too, so one beyond ``spec.max_positions`` raises IndexError (on a CPU)."""
         x: Tensor = self.wte(input_ids) + self.wpe(positions)
         for layer, block in enumerate(self.h):
             x = block(x, cache[layer], meta, attend)

@@ -124,12 +124,7 @@ class Llama(CausalLM):
     def forward(
         self, input_ids: Tensor, positions: Tensor, cache: LayerCaches, meta: AttentionMetadata, attend: Attend,
     ) -> Tensor:
-        """Hidden states ``[T, hidden_size]``, after the last norm, of a flattened batch.
-
-        input_ids, positions: int64 ``[T]``; cache: a layer's ``(keys, values)`` for each layer (a `KVCache` or a list). The new tokens'
-        keys and values are written to it. Raises IndexError (CPU) for a token that the embedding doesn't have. Any position has
-        angles: that none goes past ``spec.max_positions`` is the engine's word, not checked here.
-        """
+        """See `CausalLM.forward`; any position has angles: that none goes past ``spec.max_positions`` is the engine's word, not checked here."""
         x: Tensor = self.embed_tokens(input_ids)
         rotation = self.rotary_emb(positions, x.dtype)
         for layer, block in enumerate(self.layers):

@@ -84,7 +84,12 @@ class CausalLM(nn.Module, ABC):
     def forward(
         self, input_ids: Tensor, positions: Tensor, cache: LayerCaches, meta: AttentionMetadata, attend: Attend,
     ) -> Tensor:
-        """Hidden states ``[T, hidden_size]`` of a flattened batch; keys and values go to ``cache[layer]``."""
+        """Hidden states ``[T, hidden_size]``, after the last norm and in the model's dtype, of a flattened batch of T tokens.
+
+        input_ids, positions: int64 ``[T]``; cache: for each layer its ``(keys, values)``, to which those of the new tokens are written; meta:
+        which token belongs to whom and where it goes; attend: the attention backend. Raises IndexError (on a CPU) for a token that the
+        embedding does not have.
+        """
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[R, hidden_size]`` -> ``[R, vocab_size]``, in the model's dtype."""
