@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import one_line
+from ..words import counted
 from .corpus import encode, read_corpus, split_corpus
 
 CARD = """# {title}
 
-A small GPT-2: {parameters:,} parameters ({layers} layers, {heads} heads, width {width}), {positions} positions, a byte-level BPE tokenizer with
+A small GPT-2: {parameters:,} parameters ({layers}, {heads}, width {width}), {positions} positions, a byte-level BPE tokenizer with
 {vocab:,} entries. It was trained on one text and knows nothing else. Where that text has a blank line, the model writes `<|endoftext|>`, so that
 served requests end by themselves after varied lengths. For teaching and tests.
 
@@ -102,5 +103,6 @@ def write_card(folder: Path, corpus: Path, corpus_name: str) -> None:
     (folder / "training.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(CARD.format(
         **result, title=folder.resolve().name, corpus=corpus_name, corpus_file=corpus.name, characters=len(read_corpus(corpus)),
-        positions=config.n_positions, layers=config.n_layer, width=config.n_embd, heads=config.n_head, vocab=config.vocab_size,
+        positions=config.n_positions, layers=counted(config.n_layer, "layer"),
+        heads=counted(config.n_head, "head"), width=config.n_embd, vocab=config.vocab_size,
     ), encoding="utf-8")

@@ -134,5 +134,6 @@ def test_the_card_names_the_text_as_asked(here):
     card = (here / "model" / "README.md").read_text()
     assert "*Romeo, again and again*" in card
     assert card.startswith("# model\n")
+    assert "(1 layer, 2 heads, width 16)" in card
     assert "akespeare" not in card
     assert str(here) not in card
