@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from batches import Pager
+from logits import VOCAB, expected, prompts, run
 from torch import Tensor
 
 from paged_edu.attention.cache import KVCache
@@ -17,9 +17,7 @@ from paged_edu.attention.reference import attend
 from paged_edu.model.gpt2 import GPT2
 from paged_edu.model.loader import load_model
 
-VOCAB = 97
 BASE = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
-LENGTHS = [41, 9, 23]
 MUST_MATTER = {"activation_function", "scale_attn_by_inverse_layer_idx", "scale_attn_weights", "layer_norm_epsilon"}
 
 
@@ -35,37 +33,6 @@ def hf_model(seed: int = 0, **config: Any) -> Any:
             norm = ".ln_" in name and name.endswith("weight")
             p.copy_(1 + 0.3 * noise if norm else (0.4 if p.dim() == 2 else 0.3) * noise)
     return model
-
-
-def prompts(lengths: list[int] = LENGTHS, seed: int = 0) -> list[list[int]]:
-    g = torch.Generator().manual_seed(seed)
-    return [torch.randint(VOCAB, (n,), generator=g).tolist() for n in lengths]
-
-
-def expected(model: Any, sequences: list[list[int]]) -> list[Tensor]:
-    with torch.no_grad():
-        return [model(torch.tensor([tokens])).logits[0] for tokens in sequences]
-
-
-def run(
-    model: GPT2, sequences: list[list[int]], sizes: list[int], block_size: int = 16, seed: int | None = 0,
-    dtype: torch.dtype = torch.float64,
-) -> list[Tensor]:
-    """Logits of every token; sequence i is computed in chunks of ``sizes[i]``, all sequences side by side, on a poisoned cache."""
-    spec = model.spec
-    num_blocks = sum(-(-len(t) // block_size) for t in sequences) + 2
-    cache = KVCache(spec.num_layers, num_blocks, spec.num_kv_heads, block_size, spec.head_dim, dtype, "cpu").fill_(float("nan"))
-    pager = Pager(num_blocks, block_size, seed)
-    pieces = [[tokens[i : i + size] for i in range(0, len(tokens), size)] for tokens, size in zip(sequences, sizes)]
-    outputs: list[list[Tensor]] = [[] for _ in sequences]
-    for step in itertools.zip_longest(*pieces):
-        scheduled = [pager.schedule(i, piece) for i, piece in enumerate(step) if piece]
-        batch = build_input(scheduled, block_size, "cpu")
-        hidden = model(batch.input_ids, batch.positions, cache, batch.meta, attend)
-        logits = model.logits(hidden[batch.logits_rows])
-        for s, rows in zip(scheduled, logits.split(batch.logits_counts)):
-            outputs[s.seq_id].append(rows)
-    return [torch.cat(rows) for rows in outputs]
 
 
 @pytest.fixture(scope="module")
