@@ -109,6 +109,8 @@ def page(lab: str):
         page.on("pageerror", lambda error: page.problems.append(str(error)[:300]))
         page.goto(lab)
         page.wait_for_selector(".jp-Notebook .jp-Cell")
+        assert page.evaluate("window.jupyterapp.hasPlugin('@jupyter-widgets/jupyterlab-manager:plugin')"), \
+            "JupyterLab does not find the widgets' extension: the environment's share/jupyter is not in `jupyter --paths` (JUPYTER_PATH adds it)"
         yield page
         browser.close()
 
@@ -172,6 +174,63 @@ def test_the_tour_in_jupyterlab(page):
     shots_of_all_cells(page, "dark")
     assert page.problems == []
     assert page.outside == []
+
+
+def test_restart_and_run_all_leaves_the_tour_at_the_step_it_ran_to(page):
+    """After a restart the page still has the old kernel's slider: nothing that it sends may move the new view."""
+    from playwright.sync_api import expect
+
+    idle = page.locator("#jp-main-statusbar").get_by_text(re.compile(r"\| Idle"))
+    idle.wait_for()
+    page.locator("#jp-MainMenu").get_by_text("Run", exact=True).click()
+    page.locator('li[data-command="runmenu:run-all"]').click()
+    at_step_13(page)
+    wait_for_all_cells(page)
+    output = tour(page, 0)
+    output.get_by_role("button", name="Back").click()       # the old page stands somewhere else when the kernel goes
+    expect(output.locator('[role="status"]')).to_have_text(re.compile("^step 12:"), timeout=30_000)
+    for index in (0, 1):                                    # what is of the old kernel
+        tour(page, index).locator("svg.paged-edu").evaluate("e => { e.parentElement.dataset.old = '1' }")
+    page.locator("#jp-MainMenu").get_by_text("Run", exact=True).click()
+    page.locator('li[data-command="runmenu:restart-and-run-all"]').click()
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    at_step_13(page)
+    wait_for_all_cells(page)
+    page.wait_for_timeout(1500)                             # a message that is late has arrived by now
+    at_step_13(page)
+    output = tour(page, 1)
+    output.get_by_role("button", name="Step").click()
+    expect(output.locator('[role="status"]')).to_have_text(re.compile("^step 14:"), timeout=30_000)
+    expect(output.locator(".widget-readout").first).to_have_text("14")
+    assert page.problems == []
+    assert page.outside == []
+
+
+def tour(page, index: int):
+    """The output in which the tour's view is shown for the first time or the second; scrolled to, since only what is near is built."""
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    where = [i for i, cell in enumerate(cells) if cell["cell_type"] == "code" and cell["source"][-1] == "view"][index]
+    page.evaluate("i => { const book = window.jupyterapp.shell.currentWidget.content; book.activeCellIndex = i; return book.scrollToItem(i) }", where)
+    return page.locator(f'.jp-Cell[data-windowed-list-index="{where}"] .jp-OutputArea-output:has(svg.paged-edu)').last
+
+
+def wait_for_all_cells(page) -> None:
+    """Run All takes the numbers from all cells at once and gives each its own when it is done."""
+    page.wait_for_function("window.jupyterapp.shell.currentWidget.content.widgets.every(c => c.model.type !== 'code' || c.model.executionCount)")
+    page.locator("#jp-main-statusbar").get_by_text(re.compile(r"\| Idle")).wait_for()
+
+
+def at_step_13(page) -> None:
+    """Both places of the tour's view show step 13, in picture, sentence and slider, and nothing there is of an older kernel."""
+    from playwright.sync_api import expect
+
+    for index in (0, 1):
+        output = tour(page, index)
+        expect(output.locator("[data-old]")).to_have_count(0, timeout=90_000)
+        expect(output.locator('[role="status"]')).to_have_text(
+            "step 13: X preempted, 1 block freed; 1 block taken; 19 tokens written", timeout=90_000)
+        expect(output.locator("svg.paged-edu")).to_have_attribute("aria-label", re.compile("^Block pool at step 13:"))
+        expect(output.locator(".widget-readout").first).to_have_text("13")
 
 
 def test_the_stored_notebook_needs_no_kernel():
