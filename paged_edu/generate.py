@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .terminal import note, styled, visible
+from .threads import one_thread_for_small_models
 from .words import counted
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from .engine.llm import LLM
 
     with LLM(**options) as llm:
+        one_thread_for_small_models(llm)
         start = time.perf_counter()
         if args.stream:
             outputs = _stream(llm, prompts, params, _stream_json if args.json else _stream_text)
