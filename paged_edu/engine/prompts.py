@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or ``{"prompt": text}`` / ``{"prompt_token_ids": ids}``."""
+"""Text, token ids, or a dict with a ``"prompt"`` (text), ``"prompt_token_ids"``, or both: then the ids count, and the text is only shown."""
 
 
 def check_ids(name: str, ids: Sequence[Any], vocab_size: int) -> None:
@@ -25,12 +25,14 @@ def tokenize(prompt: Prompt, tokenizer: Any, vocab_size: int) -> tuple[str | Non
     Raises ValueError for an empty prompt, text that is no valid Unicode and ids that the model does not have; TypeError for another type.
     """
     if isinstance(prompt, Mapping):
-        if len(prompt) != 1 or not set(prompt) <= {"prompt", "prompt_token_ids"}:
-            raise ValueError(f"a prompt given as a dict has one key, 'prompt' or 'prompt_token_ids', not {sorted(map(str, prompt))}")
-        ((key, value),) = prompt.items()
-        if (key == "prompt") != isinstance(value, str) or isinstance(value, Mapping):
-            raise TypeError(f"{key!r} must be {'text' if key == 'prompt' else 'a list of token ids'}, not {type(value).__name__}")
-        prompt = value
+        if not prompt or not set(prompt) <= {"prompt", "prompt_token_ids"}:
+            raise ValueError(f"a prompt given as a dict has the keys 'prompt' or 'prompt_token_ids', not {sorted(map(str, prompt))}")
+        for key, value in prompt.items():
+            if (key == "prompt") != isinstance(value, str) or isinstance(value, Mapping):
+                raise TypeError(f"{key!r} must be {'text' if key == 'prompt' else 'a list of token ids'}, not {type(value).__name__}")
+        if len(prompt) == 2:
+            return prompt["prompt"], tokenize(prompt["prompt_token_ids"], tokenizer, vocab_size)[1]
+        (prompt,) = prompt.values()
     if isinstance(prompt, str):
         return prompt, _from_text(prompt, tokenizer, vocab_size)
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
