@@ -32,12 +32,12 @@ HELP = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=DEFAULT_MODEL, help="name or folder (default %(default)s)")
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
-    generate.add_sampling_flags(parser, max_tokens=512, temperature=0.2, top_p=0.9)
+    generate.add_sampling_flags(parser, max_tokens=512)
     generate.add_engine_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    options, params = generate.checked(args)
+    options, params = generate.checked(args, asks=True)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     note(f"loading {args.model} ...")
     from .engine.llm import LLM

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .terminal import note, styled, visible
+from .threads import one_thread_for_small_models
 from .words import counted
 
 if TYPE_CHECKING:
@@ -24,17 +25,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("prompts", nargs="*", metavar="PROMPT", help="the prompts; without any: one a line from stdin")
     add("--file", metavar="FILE", help="read prompts from FILE, one a line; - is stdin")
     add("--model", default="tiny-shakespeare", help="name or directory (default %(default)s)")
+    add("--raw", action="store_true", help="complete the prompt as it is, also with a chat model")
     add("--stream", action="store_true", help="one text as it comes; several with --json")
-    add_sampling_flags(parser, max_tokens=128, temperature=1.0, top_p=1.0)
+    add_sampling_flags(parser, max_tokens=128)
     add_engine_flags(parser)
     add("--json", action="store_true", help="one JSON object a line instead of text")
 
 
-def add_sampling_flags(parser: argparse.ArgumentParser, *, max_tokens: int, temperature: float, top_p: float) -> None:
+ASKING, COMPLETING = 0.0, 1.0
+"""The temperature where the user does not say one: small chat models know most when they say what is most probable."""
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser, *, max_tokens: int) -> None:
     add = parser.add_argument
     add("--max-tokens", type=int, default=max_tokens, metavar="N", help="at most N output tokens each (default %(default)s)")
-    add("--temperature", type=float, default=temperature, metavar="T", help="0 is greedy (default %(default)g)")
-    add("--top-p", type=float, default=top_p, metavar="P", help="likeliest tokens that make up P (default %(default)g)")
+    add("--temperature", type=float, metavar="T", help="0 is greedy (default 1; asking a chat model 0)")
+    add("--top-p", type=float, default=1.0, metavar="P", help="likeliest tokens that make up P (default %(default)g)")
     add("--top-k", type=int, default=0, metavar="K", help="the K likeliest tokens; 0: all (default %(default)s)")
     add("--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P x the likeliest (default %(default)g)")
     add("--seed", type=int, default=0, metavar="N", help="the same seed gives the same texts (default %(default)s)")
@@ -51,7 +57,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add("--device", default="auto", help="cpu, cuda or cuda:1 (default %(default)s)")
 
 
-def checked(args: argparse.Namespace) -> tuple[dict[str, Any], SamplingParams]:
+def checked(args: argparse.Namespace, *, asks: bool = False) -> tuple[dict[str, Any], SamplingParams]:
     """Engine options and sampling parameters; what is wrong with either is said before torch is imported."""
     from .config import EngineConfig
     from .sampling.params import SamplingParams
@@ -61,9 +67,10 @@ def checked(args: argparse.Namespace) -> tuple[dict[str, Any], SamplingParams]:
         "max_model_len": args.max_model_len, "dtype": args.dtype, "device": args.device,
     }
     EngineConfig(**options)
+    usual = ASKING if asks else COMPLETING
     params = SamplingParams(
-        temperature=args.temperature, top_p=args.top_p, top_k=args.top_k, min_p=args.min_p, max_tokens=args.max_tokens,
-        stop=args.stop, ignore_eos=args.ignore_eos,
+        temperature=usual if args.temperature is None else args.temperature, top_p=args.top_p, top_k=args.top_k, min_p=args.min_p,
+        max_tokens=args.max_tokens, stop=args.stop, ignore_eos=args.ignore_eos,
     )
     return options, params
 
@@ -79,25 +86,36 @@ def run(args: argparse.Namespace) -> int:
     from .engine.llm import LLM
 
     with LLM(**options) as llm:
+        one_thread_for_small_models(llm)
+        asks = not args.raw and bool(getattr(llm.tokenizer, "chat_template", None))
+        inputs = [_question(llm, prompt) for prompt in prompts] if asks else list[Any](prompts)
+        _, params = checked(args, asks=asks)
         start = time.perf_counter()
         if args.stream:
-            outputs = _stream(llm, prompts, params, _stream_json if args.json else _stream_text)
+            outputs = _stream(llm, inputs, params, _stream_json if args.json else _stream_text, prompts[0] + "\n" * asks)
         else:
-            outputs = llm.generate(prompts, params, use_tqdm=watched)
+            outputs = llm.generate(inputs, params, use_tqdm=watched)
         seconds = time.perf_counter() - start
     if not args.stream:
         for output in outputs:
-            print(json.dumps(_record(output))) if args.json else _print_text(output)
+            print(json.dumps(_record(output))) if args.json else _print_text(output, "\n" * asks)
     tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
     note(f"{counted(len(outputs), 'prompt')}, {counted(tokens, 'output token')} in {seconds:.1f} s")
     return 0
 
 
-def _stream(llm: LLM, prompts: list[str], params: SamplingParams, show: Callable[[RequestOutput], None]) -> list[RequestOutput]:
+def _question(llm: LLM, prompt: str) -> dict[str, Any]:
+    """The prompt as a chat model expects it: as what a user says."""
+    return {"prompt": prompt, "prompt_token_ids": llm.render_chat([{"role": "user", "content": prompt}])}
+
+
+def _stream(
+    llm: LLM, inputs: list[Any], params: SamplingParams, show: Callable[[RequestOutput], None], first: str,
+) -> list[RequestOutput]:
     if show is _stream_text:
-        print(styled(_for_stdout(prompts[0]), 1, sys.stdout), end="", flush=True)
+        print(styled(_for_stdout(first), 1, sys.stdout), end="", flush=True)
     ended = []
-    for output in llm.stream(prompts, params):
+    for output in llm.stream(inputs, params):
         show(output)
         if output.finished:
             ended.append(output)
@@ -130,8 +148,8 @@ def _head(output: RequestOutput) -> str:
     return f"[{output.request_id}] {counted(len(output.prompt_token_ids), 'prompt token')} + {len(done.token_ids)} output, {reason}"
 
 
-def _print_text(output: RequestOutput) -> None:
-    prompt, text = _for_stdout(output.prompt or ""), _for_stdout(output.outputs[0].text)
+def _print_text(output: RequestOutput, between: str) -> None:
+    prompt, text = _for_stdout((output.prompt or "") + between), _for_stdout(output.outputs[0].text)
     print(f"{styled(_head(output), 2, sys.stdout)}\n{styled(prompt, 1, sys.stdout)}{text}\n")
 
 

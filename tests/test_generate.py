@@ -125,3 +125,22 @@ def test_no_word_about_a_long_prompt_but_ours(capsys):
 
 def test_what_a_terminal_may_be_given():
     assert terminal.visible("a\tb\n\x1b[2J\r\x07\x7f\x9b\u202e🔥é") == "a\tb\n␛[2J␍␇␡\ufffd\ufffd🔥é"
+
+
+def test_a_chat_model_is_asked_and_completes_with_raw(capsys, tmp_path):
+    """The same folder with a chat template: the prompt goes through it, the prompt shown is the user's, the answer on a line of its own."""
+    import shutil
+
+    from paged_edu.model.loader import resolve
+
+    shutil.copytree(resolve("tiny-shakespeare"), tmp_path / "m")
+    (tmp_path / "m" / "chat_template.jinja").write_text("{% for m in messages %}Q: {{ m.content }}\nA:{% endfor %}")
+    options = ("--model", str(tmp_path / "m"), "--max-tokens", "8", "--json")
+    code, out, _ = run(capsys, "generate", "Who?", *options)
+    asked = json.loads(out)
+    assert (code, asked["prompt"]) == (0, "Who?")
+    assert asked["token_ids"] == json.loads(run(capsys, "generate", "Q: Who?\nA:", "--raw", "--temperature", "0", *options)[1])["token_ids"]
+    assert asked["token_ids"] != json.loads(run(capsys, "generate", "Who?", "--raw", "--temperature", "0", *options)[1])["token_ids"]
+    out = run(capsys, "generate", "Who?", *options[:-1])[1]
+    assert "Who?\n" + asked["text"] in out
+    assert run(capsys, "generate", "Who?", "--stream", *options[:-1])[1].startswith("Who?\n" + asked["text"])

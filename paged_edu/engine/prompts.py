@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or ``{"prompt": text}`` / ``{"prompt_token_ids": ids}``, the latter two also with a ``"cache_salt"``, a text: only requests with
-the same salt find each other's cached prefixes."""
+"""Text, token ids, or a dict with a ``"prompt"`` (text), ``"prompt_token_ids"``, or both: then the ids count, and the text is only shown. A dict may
+also have a ``"cache_salt"``, a text: only requests with the same salt find each other's cached prefixes."""
 
 
 def check_ids(name: str, ids: Sequence[Any], vocab_size: int) -> None:
@@ -26,23 +26,24 @@ def tokenize(prompt: Prompt, tokenizer: Any, vocab_size: int) -> tuple[str | Non
     Raises ValueError for an empty prompt, text that is no valid Unicode and ids that the model does not have; TypeError for another type.
     """
     if isinstance(prompt, Mapping):
-        keys = set(prompt) - {"cache_salt"}
-        if len(keys) != 1 or not keys <= {"prompt", "prompt_token_ids"}:
-            raise ValueError(f"a prompt given as a dict has one key, 'prompt' or 'prompt_token_ids', not {sorted(map(str, prompt))}")
-        (key,) = keys
-        value = prompt[key]
-        if (key == "prompt") != isinstance(value, str) or isinstance(value, Mapping):
-            raise TypeError(f"{key!r} must be {'text' if key == 'prompt' else 'a list of token ids'}, not {type(value).__name__}")
-        prompt = value
+        given = {key: value for key, value in prompt.items() if key != "cache_salt"}
+        if not given or not set(given) <= {"prompt", "prompt_token_ids"}:
+            raise ValueError(f"a prompt given as a dict has the keys 'prompt' or 'prompt_token_ids', not {sorted(map(str, prompt))}")
+        for key, value in given.items():
+            if (key == "prompt") != isinstance(value, str) or isinstance(value, Mapping):
+                raise TypeError(f"{key!r} must be {'text' if key == 'prompt' else 'a list of token ids'}, not {type(value).__name__}")
+        if len(given) == 2:
+            return given["prompt"], tokenize(given["prompt_token_ids"], tokenizer, vocab_size)[1]
+        (prompt,) = given.values()
     if isinstance(prompt, str):
         return prompt, _from_text(prompt, tokenizer, vocab_size)
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
         raise TypeError(f"a prompt is text or a list of token ids, not {type(prompt).__name__}")
-    given: list[Any] = list(prompt)
-    if not given:
+    ids: list[Any] = list(prompt)
+    if not ids:
         raise ValueError("the prompt is empty: at least 1 token is needed")
-    check_ids("prompt_token_ids", given, vocab_size)
-    return None, tuple(int(token) for token in given)
+    check_ids("prompt_token_ids", ids, vocab_size)
+    return None, tuple(int(token) for token in ids)
 
 
 def salt_of(prompt: Prompt) -> str | None:

@@ -49,11 +49,12 @@ def test_every_end_token_ends_a_text(tmp_path, place):  # B61
     random_llama(tmp_path, "llama 1, multi-head")
     prompt = {"prompt_token_ids": prompts_of((9,), VOCAB)[0]}
 
-    def completion(**options):
+    def completions(*options):
+        params = [SamplingParams(max_tokens=24, temperature=0, **o) for o in options]
         with LLM(tmp_path, **OPTIONS) as llm:
-            return llm.generate(prompt, SamplingParams(max_tokens=24, temperature=0, **options), use_tqdm=False)[0].outputs[0]
+            return [o.outputs[0] for o in llm.generate([prompt] * len(params), params, use_tqdm=False)]
 
-    text = list(completion(ignore_eos=True).token_ids)
+    text = list(completions({"ignore_eos": True})[0].token_ids)
     firsts = list(dict.fromkeys(text))
     unused = next(t for t in range(VOCAB) if t not in text)
     for end in (firsts[2], firsts[4]):
@@ -64,8 +65,7 @@ def test_every_end_token_ends_a_text(tmp_path, place):  # B61
             content = json.loads((tmp_path / name).read_text())
             content["eos_token_id"] = ids if place in (name, "both") else None
             (tmp_path / name).write_text(json.dumps(content))
-        stopped = completion()
-        assert list(stopped.token_ids) == text[: text.index(end) + 1]
+        stopped, whole, by_id = completions({}, {"ignore_eos": True}, {"ignore_eos": True, "stop_token_ids": [end]})
+        assert list(stopped.token_ids) == list(by_id.token_ids) == text[: text.index(end) + 1]
         assert stopped.finish_reason == "stop"
-        assert list(completion(ignore_eos=True).token_ids) == text
-        assert list(completion(ignore_eos=True, stop_token_ids=[end]).token_ids) == text[: text.index(end) + 1]
+        assert list(whole.token_ids) == text

@@ -111,3 +111,14 @@ def test_a_chat_turn_ends(llm):
     assert completion.finish_reason == "stop"
     assert completion.token_ids[-1] == spec.eos_token_ids[0]
     assert "<|im_end|>" not in completion.text
+
+
+def test_generate_asks_a_chat_model(folder, capsys):
+    """``paged-edu generate`` puts a prompt to a chat model as a question, greedily, unless --raw is given."""
+    from paged_edu import cli
+
+    common = ["generate", "--model", NAME, "--max-model-len", "512"]
+    assert cli.main([*common, "What is the capital of France?", "--max-tokens", "20"]) == 0
+    assert "What is the capital of France?\nThe capital of France is Paris.\n" in capsys.readouterr().out
+    assert cli.main([*common, "The capital of France is", "--raw", "--temperature", "0", "--max-tokens", "2", "--stream"]) == 0
+    assert capsys.readouterr().out.startswith("The capital of France is Paris")

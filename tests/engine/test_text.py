@@ -267,18 +267,23 @@ def test_no_text_is_made_that_nobody_reads(monkeypatch):
     assert outputs[0].outputs[0].delta == outputs[0].outputs[0].text == "plain words"
 
 
-def test_growing_requests_that_nobody_waits_for_keep_their_deltas():
+def test_a_step_for_some_requests_keeps_the_words_and_the_ends_of_the_others():
     engine = scripted(TOKENIZER)
-    add(engine, "a", "abcabc", SamplingParams(max_tokens=6))
+    add(engine, "a", "abcabc", SamplingParams(max_tokens=10))
     add(engine, "b", "abcabc", SamplingParams(max_tokens=8))
     first = [{o.request_id: o.outputs[0].delta for o in engine.step(only=wanted)} for wanted in (("a",), ("b",), (), ("a", "b"))]
-    ids = [TOKENIZER.decode([i]) for i in engine.runner.scripts["a"]]
+    script = engine.runner.scripts["a"]
+    ids = [TOKENIZER.decode([script[min(i, len(script) - 1)]]) for i in range(10)]
     assert first == [{"a": ids[0]}, {"b": "".join(ids[:2])}, {}, {"a": "".join(ids[1:4]), "b": "".join(ids[2:4])}]
-    assert empty(engine) is False
-    follow_on = {}
-    while engine.has_unfinished_requests():
-        follow_on |= {o.request_id: o.outputs[0] for o in engine.step(only=("a",))}
-    assert set(follow_on) == {"a", "b"}
+    rest = ""
+    while engine.knows("a"):
+        for output in engine.step(only=("a",)):
+            assert output.request_id == "a"
+            rest += output.outputs[0].delta
+    assert rest == "".join(ids[4:])
+    assert engine.knows("b"), "its end is kept for whoever asks"
+    (last,) = engine.step(only=("b",))
+    assert (last.outputs[0].delta, last.outputs[0].text) == ("".join(ids[4:8]), "".join(ids[:8]))
     assert empty(engine)
 
 

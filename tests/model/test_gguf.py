@@ -206,7 +206,7 @@ def test_bfloat16_words(tmp_path: Path) -> None:  # B95
 
 
 def test_spec(tmp_path: Path) -> None:
-    hf = random_llama(tmp_path / "hf", "grouped queries", dtype=torch.float32, **SMALL)
+    hf = random_llama(tmp_path / "hf", "grouped queries", dtype=torch.float32, **SMALL | {"hidden_size": 96})
     file = tmp_path / "x.gguf"
     for kinds, dtype in ((("F32",), torch.float32), (("BF16",), torch.bfloat16), (("F16",), torch.float16), (("Q8_0",), torch.float16)):
         write_gguf(file, hf, kinds)
@@ -214,7 +214,7 @@ def test_spec(tmp_path: Path) -> None:
     assert resolve(file) == file
     spec = load_spec(file)
     assert (spec.architecture, spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == ("LlamaForCausalLM", 3, 6, 3, 16)
-    assert (spec.hidden_size, spec.vocab_size, spec.max_positions, spec.eos_token_ids, spec.bos_token_id) == (64, VOCAB, 96, (), None)
+    assert (spec.hidden_size, spec.vocab_size, spec.max_positions, spec.eos_token_ids, spec.bos_token_id) == (96, VOCAB, 96, (), None)
     assert spec.config["rms_norm_eps"] == 1e-6
     other_name = tmp_path / "model.bin"
     file.rename(other_name)

@@ -27,7 +27,8 @@ def test_learning_rate_warms_up_and_ends_at_zero():
     assert rates[1000] == pytest.approx(0)
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, capsys):
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)                 # the default folders are relative
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(TEXT)
     other = tmp_path / "other.txt"
