@@ -15,7 +15,8 @@ from .words import counted
 
 if TYPE_CHECKING:
     from .engine.llm import LLM
-    from .engine.outputs import RequestOutput
+    from .engine.outputs import CompletionOutput, RequestOutput
+    from .sampling.beam import BeamSearchParams
     from .sampling.params import SamplingParams
 
 
@@ -25,8 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("prompts", nargs="*", metavar="PROMPT", help="the prompts; without any: one a line from stdin")
     add("--file", metavar="FILE", help="read prompts from FILE, one a line; - is stdin")
     add("--model", default="tiny-shakespeare", help="name or directory (default %(default)s)")
-    add("--raw", action="store_true", help="complete the prompt as it is, also with a chat model")
+    add("--raw", action="store_true", help="complete the prompt as it is, no chat template")
     add("--stream", action="store_true", help="one text as it comes; several with --json")
+    add("--n", type=int, default=1, metavar="N", help="texts a prompt (default %(default)s)")
+    add("--beam-width", type=int, metavar="W", help="search with W beams instead of sampling")
+    add("--length-penalty", type=float, default=1.0, metavar="P", help="above 0 favours length (default %(default)g)")
     add_sampling_flags(parser, max_tokens=128)
     add_engine_flags(parser)
     add("--json", action="store_true", help="one JSON object a line instead of text")
@@ -53,6 +57,9 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add("--block-size", type=int, default=16, metavar="N", help="tokens a block, 1 to 256 (default %(default)s)")
     add("--num-gpu-blocks-override", type=int, metavar="N", help="blocks in the pool (default: by memory)")
     add("--max-model-len", type=int, metavar="N", help="longest request (default: by model)")
+    add("--no-prefix-caching", action="store_true", help="never reuse blocks of equal beginnings")
+    add("--preemption-mode", default="auto", metavar="M", help="auto, recompute or swap (default %(default)s)")
+    add("--swap-space", type=float, metavar="GIB", help="host memory to swap to (default: by memory)")
     add("--dtype", default="auto", help="float32, float64, float16, ... (default %(default)s)")
     add("--device", default="auto", help="cpu, cuda or cuda:1 (default %(default)s)")
 
@@ -63,6 +70,7 @@ def checked(args: argparse.Namespace, *, asks: bool = False) -> tuple[dict[str, 
     from .sampling.params import SamplingParams
 
     options = {
+        "enable_prefix_caching": False if args.no_prefix_caching else None, "preemption_mode": args.preemption_mode, "swap_space": args.swap_space,
         "model": args.model, "seed": args.seed, "block_size": args.block_size, "num_gpu_blocks_override": args.num_gpu_blocks_override,
         "max_model_len": args.max_model_len, "dtype": args.dtype, "device": args.device,
     }
@@ -70,17 +78,34 @@ def checked(args: argparse.Namespace, *, asks: bool = False) -> tuple[dict[str, 
     usual = ASKING if asks else COMPLETING
     params = SamplingParams(
         temperature=usual if args.temperature is None else args.temperature, top_p=args.top_p, top_k=args.top_k, min_p=args.min_p,
-        max_tokens=args.max_tokens, stop=args.stop, ignore_eos=args.ignore_eos,
+        max_tokens=args.max_tokens, stop=args.stop, ignore_eos=args.ignore_eos, n=getattr(args, "n", 1),
     )
     return options, params
+
+
+def _beam_params(args: argparse.Namespace) -> BeamSearchParams | None:
+    from .sampling.beam import BeamSearchParams
+
+    if args.beam_width is None:
+        return None
+    for flag, given in (("--temperature", args.temperature is not None), ("--top-p", args.top_p != 1), ("--top-k", args.top_k != 0),
+                        ("--min-p", args.min_p != 0), ("--stop", bool(args.stop)), ("--stream", args.stream)):
+        if given:
+            raise ValueError(f"{flag} does not go with --beam-width: a beam search does not sample, and its texts are certain at its end")
+    return BeamSearchParams(
+        beam_width=args.beam_width, n=args.n, max_tokens=args.max_tokens, ignore_eos=args.ignore_eos, length_penalty=args.length_penalty,
+    )
 
 
 # -- the command -------------------------------------------------------------------------------------------------------------------
 def run(args: argparse.Namespace) -> int:
     options, params = checked(args)
+    beams = _beam_params(args)
     prompts = read_prompts(args.prompts, args.file)
-    if args.stream and len(prompts) > 1 and not args.json:
-        raise ValueError(f"--stream shows one text as it comes, and there are {len(prompts)} prompts: add --json, or leave --stream out")
+    if args.stream and len(prompts) * args.n > 1 and not args.json:
+        number = counted(len(prompts), "prompt") + (f" of {args.n} texts each" if args.n > 1 else "")
+        verb = "is" if len(prompts) == 1 else "are"
+        raise ValueError(f"--stream shows one text as it comes, and there {verb} {number}: add --json, or leave --stream out")
     watched = sys.stderr.isatty()
     note(f"loading {args.model} ...")
     from .engine.llm import LLM
@@ -93,13 +118,16 @@ def run(args: argparse.Namespace) -> int:
         start = time.perf_counter()
         if args.stream:
             outputs = _stream(llm, inputs, params, _stream_json if args.json else _stream_text, prompts[0] + "\n" * asks)
+        elif beams is not None:
+            outputs = llm.beam_search(inputs, beams, use_tqdm=watched)
         else:
             outputs = llm.generate(inputs, params, use_tqdm=watched)
         seconds = time.perf_counter() - start
     if not args.stream:
         for output in outputs:
-            print(json.dumps(_record(output))) if args.json else _print_text(output, "\n" * asks)
-    tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+            for done in output.outputs:
+                print(json.dumps(_record(output, done))) if args.json else _print_text(output, done, "\n" * asks)
+    tokens = sum(len(done.token_ids) for output in outputs for done in output.outputs)
     note(f"{counted(len(outputs), 'prompt')}, {counted(tokens, 'output token')} in {seconds:.1f} s")
     return 0
 
@@ -126,38 +154,38 @@ def _stream_text(output: RequestOutput) -> None:
     done = output.outputs[0]
     print(_for_stdout(done.delta), end="\n" if output.finished else "", flush=True)
     if output.finished:
-        note(_head(output))
+        note(_head(output, done))
 
 
 def _stream_json(output: RequestOutput) -> None:
-    """A line for each piece of text; the last one of a prompt has everything."""
-    done = output.outputs[0]
-    if output.finished:
-        print(json.dumps({"request_id": output.request_id, "delta": done.delta} | _record(output)), flush=True)
-    elif done.delta:
-        print(json.dumps({"request_id": output.request_id, "delta": done.delta}), flush=True)
+    """A line for each piece of text; the last ones of a prompt have everything."""
+    for done in output.outputs:
+        if output.finished:
+            print(json.dumps({"request_id": output.request_id, "delta": done.delta} | _record(output, done)), flush=True)
+        elif done.delta:
+            print(json.dumps({"request_id": output.request_id, "index": done.index, "delta": done.delta}), flush=True)
 
 
 def _for_stdout(text: str) -> str:
     return visible(text) if sys.stdout.isatty() else text
 
 
-def _head(output: RequestOutput) -> str:
-    done = output.outputs[0]
+def _head(output: RequestOutput, done: CompletionOutput) -> str:
     reason = done.finish_reason if done.stop_reason is None else f"{done.finish_reason} ({done.stop_reason!r})"
-    return f"[{output.request_id}] {counted(len(output.prompt_token_ids), 'prompt token')} + {len(done.token_ids)} output, {reason}"
+    which = f"/{done.index}" if len(output.outputs) > 1 else ""
+    score = "" if done.cumulative_logprob is None else f", log-probability {done.cumulative_logprob:.2f}"
+    return f"[{output.request_id}{which}] {counted(len(output.prompt_token_ids), 'prompt token')} + {len(done.token_ids)} output, {reason}{score}"
 
 
-def _print_text(output: RequestOutput, between: str) -> None:
-    prompt, text = _for_stdout((output.prompt or "") + between), _for_stdout(output.outputs[0].text)
-    print(f"{styled(_head(output), 2, sys.stdout)}\n{styled(prompt, 1, sys.stdout)}{text}\n")
+def _print_text(output: RequestOutput, done: CompletionOutput, between: str) -> None:
+    prompt, text = _for_stdout((output.prompt or "") + between), _for_stdout(done.text)
+    print(f"{styled(_head(output, done), 2, sys.stdout)}\n{styled(prompt, 1, sys.stdout)}{text}\n")
 
 
-def _record(output: RequestOutput) -> dict[str, Any]:
-    done = output.outputs[0]
+def _record(output: RequestOutput, done: CompletionOutput) -> dict[str, Any]:
     return {
-        "request_id": output.request_id, "prompt": output.prompt, "text": done.text, "token_ids": list(done.token_ids),
-        "finish_reason": done.finish_reason, "stop_reason": done.stop_reason,
+        "request_id": output.request_id, "index": done.index, "prompt": output.prompt, "text": done.text, "token_ids": list(done.token_ids),
+        "finish_reason": done.finish_reason, "stop_reason": done.stop_reason, "cumulative_logprob": done.cumulative_logprob,
     }
 
 

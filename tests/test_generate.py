@@ -22,7 +22,7 @@ def test_generate_json_round_trip(capsys):
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["prompt"] for row in rows] == ["ROMEO:", "First Citizen:\nWe are"]
     for row in rows:
-        assert set(row) == {"request_id", "prompt", "text", "token_ids", "finish_reason", "stop_reason"}
+        assert set(row) == {"request_id", "index", "prompt", "text", "token_ids", "finish_reason", "stop_reason", "cumulative_logprob"}
         assert 1 <= len(row["token_ids"]) <= 6
         assert row["finish_reason"] in ("stop", "length")
     assert run(capsys, *argv, "--seed", "3", "--json")[1] == out
@@ -144,3 +144,32 @@ def test_a_chat_model_is_asked_and_completes_with_raw(capsys, tmp_path):
     out = run(capsys, "generate", "Who?", *options[:-1])[1]
     assert "Who?\n" + asked["text"] in out
     assert run(capsys, "generate", "Who?", "--stream", *options[:-1])[1].startswith("Who?\n" + asked["text"])
+
+
+def test_several_texts_a_prompt(capsys):
+    common = ("generate", "ROMEO:", "--max-tokens", "6", "--json")
+    sampled = [json.loads(line) for line in run(capsys, *common, "--n", "3")[1].splitlines()]
+    assert [row["index"] for row in sampled] == [0, 1, 2]
+    assert len({row["text"] for row in sampled}) > 1
+    beams = [json.loads(line) for line in run(capsys, *common, "--beam-width", "4", "--n", "2")[1].splitlines()]
+    assert [row["index"] for row in beams] == [0, 1]
+    assert beams[0]["cumulative_logprob"] > beams[1]["cumulative_logprob"]
+    assert "log-probability" in run(capsys, *common[:-1], "--beam-width", "2")[1]
+    deltas = [json.loads(line) for line in run(capsys, *common, "--n", "2", "--stream")[1].splitlines()]
+    for index in (0, 1):
+        assert "".join(row["delta"] for row in deltas if row["index"] == index) == sampled[index]["text"]
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--beam-width", "2", "--temperature", "1"], "--temperature does not go with --beam-width"),
+    (["--beam-width", "2", "--stream"], "--stream does not go with --beam-width"), (["--beam-width", "0"], "beam_width must be at least 1, not 0"),
+    (["--beam-width", "2", "--n", "3"], "between 1 and 2, not 3"),
+    (["--n", "2", "--stream"], "there is 1 prompt of 2 texts each"),
+    (["--n", "0"], "n must be at least 1, not 0"), (["--preemption-mode", "pray"], "'pray'"),
+    (["--swap-space", "-1"], "swap_space must be at least 0"),
+])
+def test_what_does_not_go_together(capsys, flags, message):
+    code, _, err = run(capsys, "generate", "ROMEO:", *flags)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1

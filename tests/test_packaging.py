@@ -121,7 +121,7 @@ def test_core_stays_short_enough_to_read():
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
                 doc |= set(range(node.lineno, node.end_lineno + 1))
         code += sum(bool(line.strip()) and not line.strip().startswith("#") and i not in doc for i, line in enumerate(lines, 1))
-    assert code < 1200
+    assert code < 1500      # book/design.md says why it is no longer 1,200
 
 
 def test_every_file_opens_with_what_it_holds():
