@@ -201,7 +201,7 @@ class Scheduler(Queues):
     def _plan(self, request: Request, tokens: list[int], step: _Step) -> None:
         """Write down what the branches of a request run. They sample when all of them have caught up."""
         manager, live = self.manager, request.live
-        caught_up, num_samples = not request.pending, 1 if request.forked else request.n
+        caught_up, num_samples = not request.pending, 1 if request.n == 1 or request.forked else request.n
         for seq, n in zip(live, tokens):
             if seq.num_computed_tokens + n < len(seq.token_ids):
                 caught_up = False
@@ -243,7 +243,7 @@ class Scheduler(Queues):
         if request is None or request.status is not Status.RUNNING:
             return                                          # aborted while the step ran; the id may be in use again
         live = request.live
-        if len(branches) == len(live) == 1 and branches[0].parent == live[0].seq_id and request.forked and not request.beam:
+        if request.n == 1 == len(branches) and branches[0].parent == live[0].seq_id and not request.beam:
             seq, branch = live[0], branches[0]              # nearly always: no lists to compare
             seq.token_ids += branch.tokens
             if branch.logprob:
