@@ -192,11 +192,8 @@ class Scheduler(Queues):
 
     def _rejoin(self, request: Request, step: _Step) -> None:
         """The next branches of a group that comes back; if somebody has taken their blocks, the last in policy order steps back."""
-        while request.pending and not self._join(request):
-            victim = self.running[-1]
-            self._preempt(victim, step)
-            if victim is request:
-                return
+        while request.status is Status.RUNNING and not self._join(request):     # it may be the last itself
+            self._preempt(self.running[-1], step)
 
     def _plan(self, request: Request, tokens: list[int], step: _Step) -> None:
         """Write down what the branches of a request run. They sample when all of them have caught up."""
