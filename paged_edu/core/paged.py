@@ -222,18 +222,18 @@ class PagedKVManager:
             return None
         self.pool.share(list(hits.values()))                # pinned before a new block is taken, as in `admit`
         arrived = hits | dict(zip(fresh, self.pool.allocate(len(fresh)) or (), strict=True))
-        taken: set[int] = set()                             # the first table to refer to a block has the reference that it was taken with
         for seq in seqs:
             swapped = self.swapped.tables[seq.seq_id]
             blocks = [arrived[block] for block in swapped.blocks]
-            self.pool.share([arrived[block] for block in swapped.blocks if block in taken])
-            taken.update(swapped.blocks)
+            self.pool.share(blocks)
             known = list(takewhile(lambda entry: self._block_of(entry) is not None, swapped.entries))
             self._register(seq, BlockTable(self.pool, self.block_size, blocks, known))
             self.swapped.drop(seq.seq_id)
             if self.emit is not None:
                 copied = {arrived[block] for block in fresh}
                 self.emit(events.BlocksSwappedIn(seq.seq_id, tuple(blocks), tuple(block for block in blocks if block in copied)))
+        for block in arrived.values():                      # one by one: two CPU blocks may have the same text, and then one hit
+            self.pool.free([block])
         return [Copy(block, arrived[block]) for block in fresh]
 
     def _block_of(self, entry: int) -> int | None:
