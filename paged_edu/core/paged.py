@@ -60,7 +60,7 @@ class PagedKVManager:
         else:
             need = num_blocks_for(len(request.prompt_token_ids), self.block_size)
             most = need
-        if request.n > 1 and request.max_tokens > 1 and len(request.sequences) <= 1:    # every branch will write a block of its own
+        if not request.forked and request.max_tokens > 1:   # every branch will write a block of its own
             most = max(most, len(request.prompt_token_ids) // self.block_size + request.n)
         if most > self.num_blocks:
             return AllocStatus.NEVER
