@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from . import checks
 from .checks import UnsupportedError
+from .core.limits import PREEMPTION_MODES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +91,11 @@ class EngineConfig:
         checks.flag("skip_tokenizer_init", self.skip_tokenizer_init)
         checks.flag("enforce_eager", self.enforce_eager)
         checks.integer("tensor_parallel_size", self.tensor_parallel_size, 1)
-        self._refuse_unserved()
+        self._check_choices()
 
-    def _refuse_unserved(self) -> None:
-        checks.one_of("preemption_mode", self.preemption_mode, ("auto", "recompute", "swap"))
+    def _check_choices(self) -> None:
+        """Options with a few values, of which some may not be served yet."""
+        checks.one_of("preemption_mode", self.preemption_mode, PREEMPTION_MODES)
         if self.preemption_mode == "swap" and self.swap_space == 0:
             raise ValueError("preemption_mode='swap' with swap_space=0: there is no room to swap to; leave swap_space out, or give it some GiB")
         checks.one_of("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
