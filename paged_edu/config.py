@@ -102,7 +102,7 @@ class EngineConfig:
         checks.one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto",), ("int8", "fp8", "float16", "bfloat16"))
         checks.one_of("attention_backend", self.attention_backend, ("auto", "reference"), ("cpu", "triton"))
         checks.one_of("kv_manager", self.kv_manager, ("paged",), ("orca-max", "orca-pow2", "orca-oracle", "grow"))
-        if self.enable_prefix_caching not in (None, False, True):
+        if not isinstance(self.enable_prefix_caching, bool | None):
             raise ValueError(f"enable_prefix_caching must be True, False or None, not {self.enable_prefix_caching!r}")
         unserved = {"quantization": self.quantization is not None, "tensor_parallel_size": self.tensor_parallel_size > 1}
         for name, asked in unserved.items():
