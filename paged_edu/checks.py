@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,15 @@ def integer(name: str, value: Any, low: int, high: int | None = None) -> None:
     if value < low or (high is not None and value > high):
         limits = f"at least {low}" if high is None else f"between {low} and {high}"
         raise ValueError(f"{name} must be {limits}, not {value}")
+
+
+def token_ids(name: str, value: Any) -> tuple[int, ...]:
+    """Token ids as a tuple, None as an empty one; refuse what is no list of integers of at least 0. Which ids there are, the model says later."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence | frozenset | set | None):
+        raise ValueError(f"{name} must be a list of token ids, not {value!r}")
+    for token in value or ():
+        integer(f"every one of {name}", token, 0)
+    return tuple(value or ())
 
 
 def flag(name: str, value: Any) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from . import checks
 from .checks import UnsupportedError
+from .core.limits import PREEMPTION_MODES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,17 +91,18 @@ class EngineConfig:
         checks.flag("skip_tokenizer_init", self.skip_tokenizer_init)
         checks.flag("enforce_eager", self.enforce_eager)
         checks.integer("tensor_parallel_size", self.tensor_parallel_size, 1)
-        self._refuse_unserved()
+        self._check_choices()
 
-    def _refuse_unserved(self) -> None:
-        checks.one_of("preemption_mode", self.preemption_mode, ("auto", "recompute", "swap"))
+    def _check_choices(self) -> None:
+        """Options with a few values, of which some may not be served yet."""
+        checks.one_of("preemption_mode", self.preemption_mode, PREEMPTION_MODES)
         if self.preemption_mode == "swap" and self.swap_space == 0:
             raise ValueError("preemption_mode='swap' with swap_space=0: there is no room to swap to; leave swap_space out, or give it some GiB")
         checks.one_of("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         checks.one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto",), ("int8", "fp8", "float16", "bfloat16"))
         checks.one_of("attention_backend", self.attention_backend, ("auto", "reference"), ("cpu", "triton"))
         checks.one_of("kv_manager", self.kv_manager, ("paged",), ("orca-max", "orca-pow2", "orca-oracle", "grow"))
-        if self.enable_prefix_caching not in (None, False, True):
+        if not isinstance(self.enable_prefix_caching, bool | None):
             raise ValueError(f"enable_prefix_caching must be True, False or None, not {self.enable_prefix_caching!r}")
         unserved = {"quantization": self.quantization is not None, "tensor_parallel_size": self.tensor_parallel_size > 1}
         for name, asked in unserved.items():

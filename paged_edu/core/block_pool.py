@@ -109,14 +109,12 @@ class BlockPool:
                 freed.append(block)
         return freed
 
-    def forget_cached(self) -> int:
-        """Empty the prefix index; the cached blocks become free. Returns how many blocks had an entry."""
-        known = 0 if self.index is None else len(self.index)
+    def forget_cached(self) -> None:
+        """Empty the prefix index; the cached blocks become free."""
         if self.index is not None:
             self.index.clear()
         while self._cached:
             self._evict()
-        return known
 
     def _require_content(self, block: int) -> None:
         if not 0 <= block < self.num_blocks:
@@ -133,5 +131,6 @@ class BlockPool:
             for name, queue, right in (("free", self._free, count == 0 and not known), ("cached", self._cached, count == 0 and known)):
                 if (block in queue) != right:
                     raise IntegrityError(f"block {block} has {count} references and is {'in' if block in queue else 'not in'} the {name} queue")
-        if self.num_free + self.num_used + self.num_cached != self.num_blocks:
-            raise IntegrityError(f"{self.num_free} free + {self.num_used} used + {self.num_cached} cached != {self.num_blocks} blocks")
+        used = sum(count > 0 for count in self.ref_counts)      # counted: `num_used` is what the queues leave
+        if self.num_free + used + self.num_cached != self.num_blocks:
+            raise IntegrityError(f"{self.num_free} free + {used} used + {self.num_cached} cached != {self.num_blocks} blocks")

@@ -60,7 +60,7 @@ class PagedKVManager:
         else:
             need = num_blocks_for(len(request.prompt_token_ids), self.block_size)
             most = need
-        if request.n > 1 and request.max_tokens > 1 and len(request.sequences) <= 1:    # every branch will write a block of its own
+        if not request.forked and request.max_tokens > 1:   # every branch will write a block of its own
             most = max(most, len(request.prompt_token_ids) // self.block_size + request.n)
         if most > self.num_blocks:
             return AllocStatus.NEVER
@@ -222,18 +222,18 @@ class PagedKVManager:
             return None
         self.pool.share(list(hits.values()))                # pinned before a new block is taken, as in `admit`
         arrived = hits | dict(zip(fresh, self.pool.allocate(len(fresh)) or (), strict=True))
-        taken: set[int] = set()                             # the first table to refer to a block has the reference that it was taken with
         for seq in seqs:
             swapped = self.swapped.tables[seq.seq_id]
             blocks = [arrived[block] for block in swapped.blocks]
-            self.pool.share([arrived[block] for block in swapped.blocks if block in taken])
-            taken.update(swapped.blocks)
+            self.pool.share(blocks)
             known = list(takewhile(lambda entry: self._block_of(entry) is not None, swapped.entries))
             self._register(seq, BlockTable(self.pool, self.block_size, blocks, known))
             self.swapped.drop(seq.seq_id)
             if self.emit is not None:
                 copied = {arrived[block] for block in fresh}
                 self.emit(events.BlocksSwappedIn(seq.seq_id, tuple(blocks), tuple(block for block in blocks if block in copied)))
+        for block in arrived.values():                      # one by one: two CPU blocks may have the same text, and then one hit
+            self.pool.free([block])
         return [Copy(block, arrived[block]) for block in fresh]
 
     def _block_of(self, entry: int) -> int | None:

@@ -11,12 +11,12 @@ from bisect import insort
 from dataclasses import dataclass, field
 
 from . import events
-from .groups import branch_out
+from .groups import Fork, branch_out
 from .kv_manager import AllocStatus
 from .limits import SchedulerConfig as SchedulerConfig
 from .plan import Branch, Copy, ScheduledSeq, SchedulerOutput, StepResult
 from .queues import Queues
-from .sequence import Request, Sequence, Status
+from .sequence import Branching, Request, Sequence, Status
 
 
 @dataclass(slots=True)
@@ -97,13 +97,13 @@ class Scheduler(Queues):
         last tokens of all branches run in the same step: the gang barrier. A branch whose beginning another one computes waits for that.
         """
         left = [seq.num_uncomputed for seq in request.live]
-        all_ready = not request.pending or all(seq.leader is None for seq in request.live)
-        if all_ready and sum(left) == len(left) and len(left) <= budget:
-            return left
         chunked = self.config.enable_chunked_prefill
         limit = min(budget, self.config.long_prefill_token_threshold or budget) if chunked else budget
-        if all_ready and (sum(left) <= limit or (not chunked and len(left) == 1)):
-            return left if sum(left) <= limit else [0]
+        if all(seq.leader is None for seq in request.live):
+            if sum(left) <= (budget if sum(left) == len(left) else limit):      # one token each is no long prefill
+                return left
+            if not chunked and len(left) == 1:
+                return [0]
         chunk = []
         for seq, tokens in zip(request.live, left):
             run = tokens - 1 if seq.leader is None else 0
@@ -141,27 +141,27 @@ class Scheduler(Queues):
             if status is AllocStatus.NEVER:     # only after a preemption: its outputs have outgrown the pool
                 self._exhausted(request, step)
                 continue
-            self._start(request, step)
+            started = self._start(request, step)
             chunk = self._chunk(request, budget)
-            copies = self.manager.reserve(request.live, chunk)
+            copies = self.manager.reserve(request.live, chunk) if started else None
             if copies is None:
                 raise RuntimeError(f"the manager answered OK for {request.request_id!r} and then found no blocks for it")
             step.copies += copies
             self._plan(request, chunk, step)
             budget -= sum(chunk)
 
-    def _start(self, request: Request, step: _Step) -> None:
-        """Waiting, preempted or swapped -> running, with its blocks."""
+    def _start(self, request: Request, step: _Step) -> bool:
+        """Waiting, preempted or swapped -> running, with its blocks; False: there was no room for them."""
         num_cached = 0
         if request.status is Status.SWAPPED:
             copies = self.manager.swap_in(request.live)
-            step.swap_in += copies if copies is not None else ()
-            started = copies is not None
-        else:
-            started = self._join(request)
+            if copies is None:
+                return False
+            step.swap_in += copies
+        elif self._join(request):
             num_cached = sum(seq.num_computed_tokens for seq in request.live)
-        if not started:
-            raise RuntimeError(f"the manager answered OK for {request.request_id!r} and then found no blocks for it")
+        else:
+            return False
         tokens = sum(seq.num_tokens for seq in request.live)
         if request.status is Status.WAITING:
             request.num_cached_tokens = num_cached
@@ -176,6 +176,7 @@ class Scheduler(Queues):
         step.admitted.append(request.request_id)
         if self.emit is not None:
             self.emit(events.RequestAdmitted(request.request_id, tokens, num_cached))
+        return True
 
     def _join(self, request: Request) -> bool:
         """Blocks for the pending branches whose leader has come far enough; False: there was no room for one of them."""
@@ -192,11 +193,8 @@ class Scheduler(Queues):
 
     def _rejoin(self, request: Request, step: _Step) -> None:
         """The next branches of a group that comes back; if somebody has taken their blocks, the last in policy order steps back."""
-        while request.pending and not self._join(request):
-            victim = self.running[-1]
-            self._preempt(victim, step)
-            if victim is request:
-                return
+        while request.status is Status.RUNNING and not self._join(request):     # it may be the last itself
+            self._preempt(self.running[-1], step)
 
     def _plan(self, request: Request, tokens: list[int], step: _Step) -> None:
         """Write down what the branches of a request run. They sample when all of them have caught up."""
@@ -256,7 +254,7 @@ class Scheduler(Queues):
         record, forks = branch_out(request, branches, self._seq_ids)
         request.branching = record
         record.apply(request)
-        self._fork(request, forks)
+        self._fork(request, forks, record)
         if self.emit is not None:
             for seq, _, new, _ in record.tokens:
                 self.emit(events.TokensSampled(seq.seq_id, new))
@@ -267,15 +265,14 @@ class Scheduler(Queues):
             self._finish(seq, reason, token if reason == "stop" and token in request.stop_token_ids else None)
         request.branching = None
 
-    def _fork(self, request: Request, forks: list[tuple[Sequence, Sequence]]) -> None:
+    def _fork(self, request: Request, forks: list[Fork], record: Branching) -> None:
         """New branches: known to the scheduler, and with a table that shares every block of the parent's. An ended hypothesis needs none."""
         for parent, child in forks:
             self.sequences[child.seq_id] = child
             if self.emit is not None:
                 self.emit(events.SequenceForked(request.request_id, parent.seq_id, child.seq_id))
-        ended = request.branching.ended if request.branching is not None else []
         for parent, child in forks:
-            if any(child is seq for seq, _ in ended):
+            if child not in record.going_on:
                 continue
             copies = self.manager.fork(parent, child)
             if copies is None:                              # a manager that copies, and has no room: the child is computed from its tokens

@@ -43,12 +43,11 @@ class SwapSpace:
         if self.pool is None or targets is None:
             return None
         moved = dict(zip(distinct, targets, strict=True))
-        taken: set[int] = set()                             # the first table to refer to a block has the reference of its allocation
         for seq_id, table in blocks.items():
             mine = [moved[block] for block in table]
-            self.pool.share([block for block in mine if block in taken])
-            taken.update(mine)
+            self.pool.share(mine)
             self.tables[seq_id] = SwappedTable(mine, list(entries[seq_id]))
+        self.pool.free(targets)                             # the references of the allocation: the tables have their own now
         return moved
 
     def drop(self, seq_id: int) -> None:

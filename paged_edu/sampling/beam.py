@@ -67,11 +67,7 @@ class BeamSearchParams:
             raise ValueError(f"early_stopping must be True, False or 'never', not {self.early_stopping!r}")
         for name in ("ignore_eos", "skip_special_tokens"):
             checks.flag(name, getattr(self, name))
-        if isinstance(self.stop_token_ids, str | bytes) or not isinstance(self.stop_token_ids, Sequence | frozenset | set | None):
-            raise ValueError(f"stop_token_ids must be a list of token ids, not {self.stop_token_ids!r}")
-        for token in self.stop_token_ids or ():
-            checks.integer("every one of stop_token_ids", token, 0)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        object.__setattr__(self, "stop_token_ids", checks.token_ids("stop_token_ids", self.stop_token_ids))
 
     @property
     def num_returned(self) -> int:

@@ -71,11 +71,7 @@ class SamplingParams:
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             checks.flag(name, getattr(self, name))
         object.__setattr__(self, "stop", _stop_strings(self.stop))
-        if isinstance(self.stop_token_ids, str | bytes) or not isinstance(self.stop_token_ids, Sequence | frozenset | set | None):
-            raise ValueError(f"stop_token_ids must be a list of token ids, not {self.stop_token_ids!r}")
-        for token in self.stop_token_ids or ():
-            checks.integer("every one of stop_token_ids", token, 0)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        object.__setattr__(self, "stop_token_ids", checks.token_ids("stop_token_ids", self.stop_token_ids))
         self._refuse_unserved()
 
     def _refuse_unserved(self) -> None:

@@ -122,8 +122,7 @@ class Sampler:
         ``logits`` ``[R, V]``: one row for each of ``items``, the sequences that have caught up. Sampling: one branch for each of an item's
         ``num_samples``, every one with its own random numbers. Beam search: all survivors and the hypotheses that end.
         """
-        logits = logits[:, : self.vocab_limit]
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = self._without_padding(logits)
         rows: list[SampleRow] = []
         index: list[int] = []
         beams: dict[str, tuple[BeamState, list[int]]] = {}
@@ -148,9 +147,7 @@ class Sampler:
 
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
         """One token for each row of ``logits`` ``[R, V]``. Raises BrokenLogitsError if a row has no finite maximum."""
-        logits = logits[:, : self.vocab_limit]
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        logits = self._ban(logits, rows)
+        logits = self._ban(self._without_padding(logits), rows)
         best, tokens = logits.max(-1)
         if not bool(best.isfinite().all()):
             raise BrokenLogitsError([rows[i].request_id for i in (~best.isfinite()).nonzero()[:, 0].tolist()])
@@ -160,6 +157,11 @@ class Sampler:
             tokens[index] = self._draw(logits[index], [rows[i] for i in random])
         sampled: list[int] = tokens.tolist()
         return sampled
+
+    def _without_padding(self, logits: Tensor) -> Tensor:
+        """``[R, V]`` in float32 or float64, with the tokens that there are."""
+        logits = logits[:, : self.vocab_limit]
+        return logits if logits.dtype == torch.float64 else logits.float()
 
     def _ban(self, logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
         """Stop tokens are out of reach before ``min_tokens``: for greedy rows too."""

@@ -281,3 +281,15 @@ def test_nobody_is_admitted_while_a_group_before_it_comes_back():
     run(scheduler, runner)
     check_tokens(group)
     check_tokens(late)
+
+
+@pytest.mark.parametrize("num_blocks", range(4, 13))
+def test_a_manager_without_room_to_fork_has_the_branches_computed(num_blocks):
+    """`fork` may answer None: several running groups have pending branches then, and one of them may take the others' blocks."""
+    scheduler, runner = make(num_blocks=num_blocks)
+    manager = scheduler.manager
+    manager.shares_blocks, manager.fork = False, lambda parent, child: None
+    made = [add(scheduler, runner, name, 6, n=2, max_tokens=3) for name in "abc"]
+    run(scheduler, runner)
+    for one in made:
+        check_tokens(one)

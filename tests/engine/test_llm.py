@@ -163,7 +163,8 @@ def test_unknown_options_name_the_nearest():
     ("seed", -1, "between 0"), ("swap_space", -1, "at least 0"), ("watermark", 1, "below 1"), ("kv_manager", "slab", "one of 'paged'"),
     ("attention_backend", "magic", "one of"), ("tensor_parallel_size", 0, "at least 1"), ("enable_chunked_prefill", 1, "True or False"),
     ("max_num_batched_tokens", 100, r"max_num_batched_tokens \(100\) must be at least max_num_seqs \(256\)"),
-    ("enable_prefix_caching", "yes", "True, False or None"), ("tokenizer", "/nowhere/at/all", "/nowhere/at/all"),
+    ("enable_prefix_caching", "yes", "True, False or None"), ("enable_prefix_caching", 0, "True, False or None"),
+    ("tokenizer", "/nowhere/at/all", "/nowhere/at/all"),
     ("model", "/nowhere/at/all", "/nowhere"),
 ])
 def test_bad_options_name_value_and_limit(name, value, message):
