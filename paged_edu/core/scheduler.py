@@ -261,8 +261,7 @@ class Scheduler(Queues):
         self.num_running_seqs += request.places - places
         grown += [seq for seq, *_ in record.tokens]
         for seq, reason in record.ended:
-            token = seq.token_ids[-1]
-            self._finish(seq, reason, token if reason == "stop" and token in request.stop_token_ids else None)
+            self._finish(seq, reason, request.stop_reason(seq, reason))
         request.branching = None
 
     def _fork(self, request: Request, forks: list[Fork], record: Branching) -> None:
@@ -317,5 +316,4 @@ class Scheduler(Queues):
         if self.emit is not None:
             tokens = sum(seq.num_tokens for seq in request.live)
             self.emit(events.PoolExhausted(request.request_id, tokens, self.manager.num_blocks * self.manager.block_size))
-        for seq in list(request.live):
-            self._finish(seq, "length", "kv_pool")
+        self._finish_all(request, "length", "kv_pool")
