@@ -1,4 +1,4 @@
-"""EngineConfig: every option of the engine, with vLLM's names and defaults, validated in one place."""
+"""EngineConfig: every option of the engine, validated in one place. vLLM's names; its defaults too, but for a few (see book/design.md)."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from .core.limits import PREEMPTION_MODES
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """Options of `LLM` and `Engine`. Raises ValueError, with the value and its limits; `UnsupportedError` for what is not served yet."""
+    """Options of `LLM`. Raises ValueError, with the value and its limits; `UnsupportedError` for what is not served yet."""
 
     model: str = "tiny-shakespeare"
     """A short name, a local directory in Hugging Face layout, a .gguf file, or a hub name."""

@@ -33,7 +33,7 @@ class RequestAdded(NamedTuple):
 
 
 class RequestAdmitted(NamedTuple):
-    """Waiting or preempted -> running. ``num_cached`` of its ``num_tokens`` tokens were found in the cache."""
+    """Waiting, preempted or swapped -> running. ``num_cached`` of its ``num_tokens`` tokens were found in the prefix cache; 0 after a swap."""
 
     request_id: str
     num_tokens: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PREEMPTION_MODES = ("auto", "recompute", "swap")
+"""The values of ``preemption_mode``."""
 
 
 @dataclass(frozen=True, slots=True)

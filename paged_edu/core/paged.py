@@ -74,7 +74,7 @@ class PagedKVManager:
         return self.index.lookup(seq.token_ids[:num_tokens], self.block_size, seq.request.cache_salt)
 
     def _hits_in_use(self, seq: Sequence) -> int:
-        """Hits of a sequence that no leader serves and that cost no available block, since another table holds them."""
+        """How many of its hits cost no available block, since another table holds them. Its leader's blocks are counted already."""
         return sum(self.pool.ref_counts[block] > 0 for _, block in self._lookup(seq, seq.num_tokens)) if seq.leader is None else 0
 
     def admit(self, seq: Sequence, num_tokens: int, leader: Sequence | None = None, num_led: int = 0) -> int | None:
@@ -252,7 +252,10 @@ class PagedKVManager:
         return hits, [block for block in blocks if block not in hits]
 
     def _blocks_to_return(self, seqs: Seq[Sequence]) -> tuple[int, int]:
-        """``(available blocks, blocks in an empty pool)`` that swapped sequences need to come back and compute all tokens that they have."""
+        """Blocks that swapped sequences need to come back and compute all tokens that they have: ``(of the available ones, in all)``.
+
+        The first leaves out hits that another table holds: those are shared. The second says whether they fit the pool at all.
+        """
         hits, fresh = self._split_swapped(seqs)
         growth = 0
         writers: dict[int, int] = {}

@@ -102,6 +102,7 @@ class Branch(NamedTuple):
     tokens: tuple[int, ...]
     """The sampled tokens: one; several once drafts can be accepted."""
     logprobs: tuple[Mapping[int, float], ...] | None = None
+    """The log-probabilities that the user asked for, by token id, for each of ``tokens``; no runner gives them yet."""
     logprob: float = 0.0
     """Log-probability of ``tokens`` under the raw distribution: what the sequence's ``cumulative_logprob`` grows by."""
     finish_reason: str | None = None
@@ -114,4 +115,4 @@ class StepResult:
 
     branches: Mapping[str, tuple[Branch, ...]] = field(default_factory=dict)
     elapsed: float = 0.0
-    """Seconds that the step took, measured by the runner's clock or, in the simulator, predicted by its cost model."""
+    """Seconds that the step took, by the runner's own clock: a runner that only predicts may say what it predicts."""

@@ -13,7 +13,9 @@ from .sequence import Request
 class Policy(Protocol):
     """A total order of requests; the key of a request does not change while it is queued."""
 
-    def key(self, request: Request) -> tuple[float, ...]: ...
+    def key(self, request: Request) -> tuple[float, ...]:
+        """Smaller is served first; no two requests have the same (end with ``arrival_index``)."""
+        ...
 
 
 class FCFS:

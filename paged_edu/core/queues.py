@@ -31,6 +31,7 @@ class PrefixStats:
 
     @property
     def hit_rate(self) -> float:
+        """``hits / queries``; 0 before the first request."""
         return self.hits / self.queries if self.queries else 0.0
 
 

@@ -112,7 +112,7 @@ class Scheduler(Queues):
         return chunk
 
     def _make_room(self, request: Request, tokens: list[int], step: _Step) -> list[Copy] | None:
-        """Take blocks from the last in policy order until ``request`` has those that it needs.
+        """Take blocks from the last in policy order until ``request`` has those that it needs; returns its copies-on-write.
 
         None: it must step back itself (it is the last), or it has ended (it was alone in a full pool).
         """
@@ -285,7 +285,8 @@ class Scheduler(Queues):
         """All-or-nothing: the request gives back every block (Paper §4.5).
 
         Recomputation throws keys and values away and computes them again from the tokens, sampled ones included; swapping moves
-        them to host memory. One sequence is recomputed faster than it is moved (Paper §7.3); several share less than they would compute.
+        them to host memory. "auto" recomputes a single sequence: in the paper that took at most a fifth longer than moving its blocks, with small
+        blocks much less (§7.3), and it needs no host memory. It swaps several branches: all would be computed again beyond what they share.
         """
         lost = sum(seq.num_computed_tokens for seq in request.live)
         mode = self.config.preemption_mode
@@ -312,6 +313,7 @@ class Scheduler(Queues):
             self.emit(events.RequestPreempted(request.request_id, lost if recompute else 0, "recompute" if recompute else "swap"))
 
     def _exhausted(self, request: Request, step: _Step) -> None:
+        """Even alone the request would not fit: every branch ends with what it has."""
         step.refused.append(request.request_id)
         if self.emit is not None:
             tokens = sum(seq.num_tokens for seq in request.live)

@@ -34,7 +34,7 @@ class Sequence:
     num_computed_tokens: int = 0
     """Tokens whose keys and values are in the cache."""
     finish_reason: str | None = None
-    """"stop", "length" or "abort"; None while it is alive."""
+    """"stop", "length", "abort" or, of a beam that the search gave up, "pruned"; None while it is alive."""
     stop_reason: int | str | None = None
     """The stop token or string that ended it; "kv_pool" when it had the whole pool and filled it."""
     cumulative_logprob: float = 0.0
@@ -142,7 +142,7 @@ class Request:
 
     @property
     def places(self) -> int:
-        """Of ``max_num_seqs``: a request that has not fanned out yet keeps room for all its branches."""
+        """Of ``max_num_seqs``: a request that has not fanned out yet keeps room for all its branches; none once its only sequence has ended."""
         return len(self.live) if self.forked or not self.live else self.n
 
 
@@ -159,10 +159,12 @@ class Branching:
     sequences: list[Sequence]
     """All sequences of the request, new branches included."""
     going_on: list[Sequence]
+    """The branches that live on, in the order in which the step's result names them."""
     ended: list[tuple[Sequence, str]]
     """``(sequence, finish_reason)``: finished hypotheses, and parents that nobody continues ("pruned")."""
 
     def apply(self, request: Request) -> None:
+        """Give every branch its tokens. The ended ones stay among the live until `Queues` has freed what they hold."""
         for seq, token_ids, _, cumulative in self.tokens:
             seq.token_ids, seq.cumulative_logprob = token_ids, cumulative
         request.sequences, request.live = self.sequences, self.going_on + [seq for seq, _ in self.ended]

@@ -135,7 +135,7 @@ class LLM:
 
         Prompts are checked now, and queued at the first ``next``; the outputs of several interleave. Leaving the loop, by ``break`` or an error, or
         ``close()``, drops what has not ended and frees its blocks. While a stream is open this LLM may be used as always: every call steps the
-        same engine, so the stream grows with it, and tells at its next output.
+        same engine, so the stream's requests grow too, and its next output has all that they grew by.
         """
         batch = _as_list(prompts)
         params = _params_for(batch, sampling_params)

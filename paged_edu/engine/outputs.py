@@ -18,7 +18,9 @@ class CompletionOutput:
     stop_reason: int | str | None
     """The user's stop token or stop string; "kv_pool" when the request, alone, had filled the pool; None for the model's own end token."""
     cumulative_logprob: float | None = None
+    """Natural logarithm of the probability of ``token_ids``, in a beam search; None for samples."""
     logprobs: tuple[dict[int, float], ...] | None = None
+    """Not served yet: always None."""
     delta: str = ""
     """What ``text`` grew by since the output of this request that was returned before; joined, the deltas are the text."""
 
@@ -52,3 +54,4 @@ class RequestOutput:
     num_cached_tokens: int = 0
     """Prompt tokens that were found in the prefix cache."""
     prompt_logprobs: tuple[dict[int, float] | None, ...] | None = None
+    """Not served yet: always None."""

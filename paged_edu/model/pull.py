@@ -50,7 +50,7 @@ def pull(name: str, *, source: Path | None = None, force: bool = False, say: Say
         return target
     if source is not None and not source.is_file():
         raise ModelLoadError(f"--from {source}: no such file")
-    with _no_space_is_one_line(target), _alone(name, target, say):
+    with _file_errors_in_one_line(target), _alone(name, target, say):
         if target.is_dir() and not force:
             say(f"{name} is there now: {target}")
             return target
@@ -109,7 +109,8 @@ def _check_space(wanted: Source, target: Path, source: Path | None) -> None:
 
 
 @contextmanager
-def _no_space_is_one_line(target: Path) -> Iterator[None]:
+def _file_errors_in_one_line(target: Path) -> Iterator[None]:
+    """Errors of the file system become a ModelLoadError; of a full disk one that says what to do."""
     try:
         yield
     except OSError as error:
