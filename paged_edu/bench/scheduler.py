@@ -47,7 +47,7 @@ class Decoding:
 
     def __init__(self, core: dict[str, ModuleType], sequences: int, steps: int) -> None:
         blocks = sequences * -(-(PROMPT + steps + 8) // BLOCK_SIZE)
-        self.manager = core["kv_manager"].PagedKVManager(blocks, BLOCK_SIZE)
+        self.manager = core["paged"].PagedKVManager(blocks, BLOCK_SIZE)
         limits = core["scheduler"].SchedulerConfig(
             max_model_len=PROMPT + steps + 8, max_num_seqs=sequences, max_num_batched_tokens=sequences * PROMPT,
         )

@@ -169,7 +169,7 @@ class Scheduler(Queues):
             self.prefix_stats.hits += num_cached
         else:
             self.prefix_stats.returning_hits += num_cached
-        del self.waiting[0]
+        self._remove(self.waiting, request)                 # perhaps no longer the first: a listener may have added a more urgent one
         insort(self.running, request, key=self.policy.key)
         self.num_running_seqs += request.places
         request.status = Status.RUNNING

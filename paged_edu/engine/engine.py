@@ -125,14 +125,15 @@ class Engine:
         request, params = prepared.request, prepared.params
         if request.request_id in self._records:
             raise ValueError(f"request id {request.request_id!r} is in use by a request that has not finished")
-        self._records[request.request_id] = prepared
+        state: State
         if isinstance(params, BeamSearchParams):
-            self._sampling[request.request_id] = BeamState(params, request)
+            state = BeamState(params, request)
         else:
             seed = params.seed if params.seed is not None else _derived_seed(self.seed, self._num_added)
             stops = tuple(sorted(request.eos_token_ids | request.stop_token_ids))
-            self._sampling[request.request_id] = SamplingState(params, seed, len(request.prompt_token_ids), stops)
+            state = SamplingState(params, seed, len(request.prompt_token_ids), stops)
         try:
+            self._records[request.request_id], self._sampling[request.request_id] = prepared, state
             self.scheduler.add(request)
         except ValueError:                          # refused, and nothing was changed
             self._forget(request.request_id)

@@ -9,6 +9,7 @@ from test_engine import PARAMS, VOCAB, empty, finish, make
 from paged_edu import LLM, SamplingParams, UnsupportedError
 from paged_edu.core import events as ev
 from paged_edu.core.plan import StepResult
+from paged_edu.core.policy import Priority
 from paged_edu.engine.fake_runner import expected_tokens
 from paged_edu.trace import EventLog, TraceState
 
@@ -76,6 +77,56 @@ def test_a_listener_may_abort_any_request_at_any_event(kind, whom):
     assert empty(engine)
     assert log.state.sequences == {}
     assert log.state.num_finished == 5
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+def test_a_listener_may_add_a_more_urgent_request_at_any_event(kind):
+    engine = make(num_blocks=7)
+    engine.scheduler.policy = Priority()
+    added = []
+
+    def listener(event):
+        if isinstance(event, kind) and len(added) < 2:
+            added.append(f"urgent{len(added)}")
+            engine.add_request(added[-1], [9] * 3, SamplingParams(max_tokens=4), priority=-1)
+
+    engine.listen(listener)
+    crowd(engine)
+    done = finish(engine)
+    assert len(added) == 2
+    for name in added:
+        assert list(done.pop(name).outputs[0].token_ids) == expected_tokens([9] * 3, 4, VOCAB)
+    check_crowd(done)
+    assert empty(engine)
+
+
+def test_an_interruption_at_any_line_of_adding_leaves_it_in_or_out():
+    at = 0
+    while True:
+        engine, at, seen = make(), at + 1, 0
+
+        def tracer(frame, kind, arg, at=at):
+            nonlocal seen
+            if "paged_edu" not in frame.f_code.co_filename:
+                return None
+            seen += kind == "line"
+            if seen == at and kind == "line":
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return tracer
+
+        sys.settrace(tracer)
+        try:
+            engine.add_request("r", [1, 2, 3], PARAMS)
+        except KeyboardInterrupt:
+            pass
+        else:
+            break
+        finally:
+            sys.settrace(None)
+        finish(engine)
+        assert empty(engine)
+    assert at > 100
 
 
 def test_a_listener_may_not_step_the_engine():

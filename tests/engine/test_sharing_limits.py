@@ -96,3 +96,57 @@ def test_stop_strings_end_each_branch_for_itself(mode):
             assert (done.finish_reason, done.stop_reason) == (("stop", min(places)[1]) if places else (uncut.finish_reason, None))
             lengths.add(len(done.token_ids))
     assert len(lengths) > 2
+
+
+@pytest.mark.parametrize("penalty", [1.0, -1.0])
+def test_a_beam_search_may_end_before_its_first_token(monkeypatch, penalty):
+    """Aborted while it waits, interrupted in its first step, or broken by its first logits: it has an output then, and the others go on."""
+    params = BeamSearchParams(beam_width=2, length_penalty=penalty)
+    with LLM(num_gpu_blocks_override=50) as llm:
+        engine = llm.engine
+        engine.add_request("b", "ROMEO:", params)
+        output = engine.abort_request("b")
+        assert [(c.finish_reason, c.token_ids, c.cumulative_logprob) for c in output.outputs] == [("abort", (), 0.0)]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.runner, "execute", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                llm.beam_search("ROMEO:", params, use_tqdm=False)
+        assert not engine.has_unfinished_requests()
+
+        logits = engine.runner.model.logits
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.runner.model, "logits", lambda hidden: logits(hidden) * float("nan"))
+            with pytest.warns(RuntimeWarning, match="not finite"):
+                (output,) = llm.beam_search("ROMEO:", params, use_tqdm=False)
+        assert output.outputs[0].finish_reason == "abort"
+        (output,) = llm.beam_search("ROMEO:", params, use_tqdm=False)
+        assert len(output.outputs) == 2
+        assert len(output.outputs[0].token_ids) == 16
+
+
+def test_an_interrupted_beam_search_still_knows_its_stop_token():
+    """What recovery completes says the same as what ran through."""
+    with LLM(num_gpu_blocks_override=50) as llm:
+        params = BeamSearchParams(beam_width=4, max_tokens=12, stop_token_ids=list(range(190, 230)))
+        expected = [(c.token_ids, c.stop_reason) for c in llm.beam_search("ROMEO:", params, use_tqdm=False)[0].outputs]
+        assert any(reason is not None for _, reason in expected)
+        scheduler = llm.engine.scheduler
+        finish, cuts = scheduler._finish, []
+
+        def interrupted(seq, reason, stop_reason):
+            if reason == "stop" and not cuts:
+                cuts.append(seq)
+                raise KeyboardInterrupt
+            finish(seq, reason, stop_reason)
+
+        scheduler._finish = interrupted
+        llm.engine.add_request("b", "ROMEO:", params)
+        outputs = []
+        while llm.engine.has_unfinished_requests():
+            try:
+                outputs += llm.engine.step()
+            except KeyboardInterrupt:
+                continue
+        assert len(cuts) == 1
+        assert [(c.token_ids, c.stop_reason) for c in outputs[-1].outputs] == expected
