@@ -58,8 +58,9 @@ def test_a_request_from_door_to_end():
 @pytest.mark.parametrize(("prompt", "message"), [
     ([], "empty"), ("", "no tokenizer"), ([999_999], "999999 is not in the vocabulary, 0 to 499"), ([-1], "-1 is not in the vocabulary"),
     ([1.5], r"token ids \(integers\), not 1.5"), ([True], "not True"), (["a"], "not 'a'"), ([1] * 64, "64 tokens; max_model_len is 64"),
-    ([1] * 1000, "1000 tokens"), ({"prompt_token_ids": []}, "empty"), ({"text": "x"}, "one key"), ({}, "one key"),
-    ({"prompt": "x", "prompt_token_ids": [1]}, "one key"),
+    ([1] * 1000, "1000 tokens"), ({"prompt_token_ids": []}, "empty"), ({"text": "x"}, r"has the keys .*not \['text'\]"),
+    ({}, "has the keys"), ({"prompt": "x", "prompt_token_ids": []}, "empty"), ({"prompt": "x", "prompt_token_ids": [500]}, "500 is not in"),
+    ({"prompt_token_ids": [1], "cache_salt": ""}, "cache_salt must be a text that is not empty"), ({"cache_salt": "a"}, "has the keys"),
 ])
 def test_bad_prompts_are_refused_and_the_others_served(prompt, message):
     """known faults B57, B34"""
@@ -78,6 +79,13 @@ def test_bad_prompts_are_refused_and_the_others_served(prompt, message):
 def test_prompts_of_another_type(prompt):
     with pytest.raises(TypeError):
         make().add_request("bad", prompt, PARAMS)
+
+
+def test_a_prompt_with_ids_and_a_text_shows_the_text():
+    engine = make()
+    engine.add_request("a", {"prompt": "as it was typed", "prompt_token_ids": [1, 2]}, PARAMS)
+    output = finish(engine)["a"]
+    assert (output.prompt, output.prompt_token_ids) == ("as it was typed", (1, 2))
 
 
 def test_bad_ids_params_and_stop_tokens():
