@@ -2,7 +2,7 @@
 # The whole test suite, from a fresh clone: sets up a virtual environment of its own, then runs each stage and prints its time.
 #   bash tests/run.sh              everything
 #   bash tests/run.sh unit lint    only these stages (install lint pull unit notebooks wheel browser)
-# PYTHON picks the interpreter, VENV the folder of the environment, PIP_CONSTRAINT pins versions.
+# PYTHON picks the interpreter, TEST_WORKERS the number of processes for the unit tests (2), VENV the folder of the environment, PIP_CONSTRAINT pins versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
@@ -36,7 +36,8 @@ pull() {
   fi
 }
 
-unit() { "$VENV/bin/python" -m pytest -q -m 'not browser' tests --durations=10; }
+# Two workers, whole files each: some files count over all their tests what took part.
+unit() { "$VENV/bin/python" -m pytest -q -m 'not browser' -n "${TEST_WORKERS:-2}" --dist loadfile tests --durations=10; }
 
 notebooks() {
   CUDA_VISIBLE_DEVICES="" "$VENV/bin/python" -m pytest -q -p no:cacheprovider --nbval notebooks --nbval-sanitize-with tests/notebooks/sanitize.cfg \

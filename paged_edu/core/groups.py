@@ -64,20 +64,14 @@ def assign_leaders(request: Request, block_size: int) -> None:
     Each block of the group's tree of texts is computed and stored once, so the group comes back into no more blocks than it needs to go on
     (Paper §4.5 recomputes one sequence; this is its extension to groups). The last token of a branch is never led: somebody must query it.
     """
-    ready = [seq for seq in request.live if seq not in request.pending]
+    first: dict[tuple[int, tuple[int, ...]], tuple[int, Sequence]] = {}     # (node before, tokens of a block) -> node, the first branch there
     for seq in request.pending:
         seq.leader, seq.num_led_tokens = None, 0
-        for other in ready:
-            common = _common_tokens(seq, other, block_size)
-            if common > seq.num_led_tokens:
-                seq.leader, seq.num_led_tokens = other, common
-        ready.append(seq)
-
-
-def _common_tokens(one: Sequence, other: Sequence, block_size: int) -> int:
-    """Tokens at the beginning of both, in whole blocks, the last token of neither included."""
-    length = min(one.num_tokens, other.num_tokens) - 1
-    same = 0
-    while same + block_size <= length and one.token_ids[same : same + block_size] == other.token_ids[same : same + block_size]:
-        same += block_size
-    return same
+    waiting = {seq.seq_id for seq in request.pending}
+    for seq in (*(seq for seq in request.live if seq.seq_id not in waiting), *request.pending):
+        node = 0
+        for end in range(block_size, seq.num_tokens, block_size):       # whole blocks, without the last token
+            known = first.setdefault((node, tuple(seq.token_ids[end - block_size : end])), (len(first) + 1, seq))
+            node = known[0]
+            if known[1] is not seq and seq.seq_id in waiting:
+                seq.leader, seq.num_led_tokens = known[1], end

@@ -98,8 +98,7 @@ class Queues:
         request = self.requests.get(request_id)
         if request is None:
             return False
-        for seq in list(request.live):
-            self._finish(seq, "abort", None)
+        self._finish_all(request, "abort", None)
         return True
 
     def finish(self, seq_id: int, reason: str, stop_reason: int | str | None = None) -> None:
@@ -110,6 +109,12 @@ class Queues:
 
     def has_unfinished(self) -> bool:
         return bool(self.requests)
+
+    def _finish_all(self, request: Request, reason: str, stop_reason: str | None) -> None:
+        """End every branch of a request."""
+        request.pending = []                                # nobody will lead anybody
+        for seq in list(request.live):
+            self._finish(seq, reason, stop_reason)
 
     def _finish(self, seq: Sequence, reason: str, stop_reason: int | str | None) -> None:
         """The one exit for every end: blocks, queues and registry together, so that nothing outlives its request."""
@@ -160,7 +165,7 @@ class Queues:
             if request.branching is not None:               # complete what was begun
                 request.branching.apply(request)
                 for seq, reason in request.branching.ended:
-                    seq.finish_reason, seq.stop_reason = reason, None
+                    seq.finish_reason, seq.stop_reason = reason, request.stop_reason(seq, reason)
                 request.branching = None
             for seq in request.sequences:
                 seq.num_computed_tokens = 0

@@ -199,7 +199,7 @@ class Scheduler(Queues):
     def _plan(self, request: Request, tokens: list[int], step: _Step) -> None:
         """Write down what the branches of a request run. They sample when all of them have caught up."""
         manager, live = self.manager, request.live
-        caught_up, num_samples = not request.pending, 1 if request.forked else request.n
+        caught_up, num_samples = not request.pending, 1 if request.n == 1 or request.forked else request.n
         for seq, n in zip(live, tokens):
             if seq.num_computed_tokens + n < len(seq.token_ids):
                 caught_up = False
@@ -241,7 +241,7 @@ class Scheduler(Queues):
         if request is None or request.status is not Status.RUNNING:
             return                                          # aborted while the step ran; the id may be in use again
         live = request.live
-        if len(branches) == len(live) == 1 and branches[0].parent == live[0].seq_id and request.forked and not request.beam:
+        if request.n == 1 == len(branches) and branches[0].parent == live[0].seq_id and not request.beam:
             seq, branch = live[0], branches[0]              # nearly always: no lists to compare
             seq.token_ids += branch.tokens
             if branch.logprob:
@@ -261,8 +261,7 @@ class Scheduler(Queues):
         self.num_running_seqs += request.places - places
         grown += [seq for seq, *_ in record.tokens]
         for seq, reason in record.ended:
-            token = seq.token_ids[-1]
-            self._finish(seq, reason, token if reason == "stop" and token in request.stop_token_ids else None)
+            self._finish(seq, reason, request.stop_reason(seq, reason))
         request.branching = None
 
     def _fork(self, request: Request, forks: list[Fork], record: Branching) -> None:
@@ -319,5 +318,4 @@ class Scheduler(Queues):
         if self.emit is not None:
             tokens = sum(seq.num_tokens for seq in request.live)
             self.emit(events.PoolExhausted(request.request_id, tokens, self.manager.num_blocks * self.manager.block_size))
-        for seq in list(request.live):
-            self._finish(seq, "length", "kv_pool")
+        self._finish_all(request, "length", "kv_pool")

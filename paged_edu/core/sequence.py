@@ -135,6 +135,11 @@ class Request:
         """Whether it has fanned out into its branches."""
         return len(self.sequences) > 1 or self.n == 1
 
+    def stop_reason(self, seq: Sequence, reason: str) -> int | None:
+        """The user's stop token, if that is what ended a hypothesis of a beam search."""
+        last = seq.token_ids[-1]
+        return last if reason == "stop" and last in self.stop_token_ids else None
+
     @property
     def places(self) -> int:
         """Of ``max_num_seqs``: a request that has not fanned out yet keeps room for all its branches; none once its only sequence has ended."""

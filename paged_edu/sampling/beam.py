@@ -157,8 +157,8 @@ def choose(
 
 
 def score(hypothesis: Hypothesis, params: BeamSearchParams) -> float:
-    """What hypotheses are compared by: higher is better."""
-    return float(hypothesis.logprob / hypothesis.num_tokens**params.length_penalty)
+    """What hypotheses are compared by: higher is better. A search that ended before its first token counts as one of length 1."""
+    return float(hypothesis.logprob / max(hypothesis.num_tokens, 1) ** params.length_penalty)
 
 
 def rank(finished: Sequence[Hypothesis], params: BeamSearchParams) -> tuple[int, ...]:

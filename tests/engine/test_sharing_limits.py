@@ -67,3 +67,32 @@ def test_host_memory_for_swapping(monkeypatch):
         LLM("tiny-shakespeare", num_gpu_blocks_override=8, swap_space=4)
     with pytest.raises(ValueError, match="preemption_mode='swap' with swap_space=0"):
         LLM("tiny-shakespeare", preemption_mode="swap", swap_space=0)
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_stop_strings_end_each_branch_for_itself(mode):
+    """Branches that stop at different places, in a pool in which their group has to step back; whole and as a stream."""
+    prompts = ["ROMEO:\nI ", "JULIET:\n"]
+    common = {"n": 4, "temperature": 0.9, "seed": 3, "max_tokens": 24}
+    with LLM("tiny-shakespeare", block_size=4, num_gpu_blocks_override=200) as llm:
+        free = llm.generate(prompts, SamplingParams(**common), use_tqdm=False)
+    with LLM("tiny-shakespeare", block_size=4, num_gpu_blocks_override=16, preemption_mode=mode) as llm:
+        params = SamplingParams(stop=["\n", " the"], **common)
+        stopped = llm.generate(prompts, params, use_tqdm=False)
+        deltas = {}
+        for output in llm.stream(prompts, params):
+            for done in output.outputs:
+                deltas[output.request_id[-1], done.index] = deltas.get((output.request_id[-1], done.index), "") + done.delta
+        pool = llm.engine.scheduler.manager.pool
+        assert pool.num_free + pool.num_cached == 16
+    assert sum(o.metrics.num_preemptions for o in stopped) > 0
+    lengths = set()
+    for i, (whole, cut) in enumerate(zip(free, stopped)):
+        for uncut, done in zip(whole.outputs, cut.outputs):
+            text = uncut.text
+            places = [(text.index(stop) + len(stop), stop) for stop in ("\n", " the") if stop in text]
+            expected = text[: min(places)[0] - len(min(places)[1])] if places else text
+            assert done.text == deltas[str(i), done.index] == expected
+            assert (done.finish_reason, done.stop_reason) == (("stop", min(places)[1]) if places else (uncut.finish_reason, None))
+            lengths.add(len(done.token_ids))
+    assert len(lengths) > 2

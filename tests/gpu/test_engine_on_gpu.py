@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from paged_edu import LLM, SamplingParams
+from paged_edu import LLM, BeamSearchParams, SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -27,3 +27,19 @@ def test_half_precision_runs_and_memory_comes_back(dtype):
         assert llm.generate("ROMEO:", SamplingParams(max_tokens=8), use_tqdm=False)[0].finished
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() <= before + (1 << 20)
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_samples_and_beams_equal_the_cpus_through_swap_and_cached_prefixes(mode):
+    """The pool holds little more than one of the groups, so that some step back; the swap goes over the bus."""
+    prompts = ["ROMEO:", "ROMEO:\nWhat", "First Citizen:"]
+    sampled = SamplingParams(n=4, temperature=0.8, seed=5, max_tokens=24, ignore_eos=True)
+    beams = BeamSearchParams(beam_width=4, max_tokens=16)
+    told = []
+    for device in ("cpu", "cuda"):
+        with LLM("tiny-shakespeare", device=device, dtype="float64", block_size=4, num_gpu_blocks_override=36, preemption_mode=mode) as llm:
+            outputs = llm.generate(prompts, sampled, use_tqdm=False)
+            assert sum(o.metrics.num_preemptions for o in outputs) > 0
+            found = llm.beam_search(prompts, beams, use_tqdm=False)
+        told.append([[c.token_ids for c in o.outputs] for o in (*outputs, *found)])
+    assert told[0] == told[1]
