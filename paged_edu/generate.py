@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--stream", action="store_true", help="one text as it comes; several with --json")
     add("--n", type=int, default=1, metavar="N", help="texts a prompt (default %(default)s)")
     add("--beam-width", type=int, metavar="W", help="search with W beams instead of sampling")
-    add("--length-penalty", type=float, default=1.0, metavar="P", help="above 0 favours length (default %(default)g)")
+    add("--length-penalty", type=float, metavar="P", help="of beams: above 0 favours length (default 1)")
     add_sampling_flags(parser, max_tokens=128)
     add_engine_flags(parser)
     add("--json", action="store_true", help="one JSON object a line instead of text")
@@ -87,13 +87,16 @@ def _beam_params(args: argparse.Namespace) -> BeamSearchParams | None:
     from .sampling.beam import BeamSearchParams
 
     if args.beam_width is None:
+        if args.length_penalty is not None:
+            raise ValueError("--length-penalty is for a beam search: give --beam-width as well")
         return None
     for flag, given in (("--temperature", args.temperature is not None), ("--top-p", args.top_p != 1), ("--top-k", args.top_k != 0),
                         ("--min-p", args.min_p != 0), ("--stop", bool(args.stop)), ("--stream", args.stream)):
         if given:
             raise ValueError(f"{flag} does not go with --beam-width: a beam search does not sample, and its texts are certain at its end")
     return BeamSearchParams(
-        beam_width=args.beam_width, n=args.n, max_tokens=args.max_tokens, ignore_eos=args.ignore_eos, length_penalty=args.length_penalty,
+        beam_width=args.beam_width, n=args.n, max_tokens=args.max_tokens, ignore_eos=args.ignore_eos,
+        length_penalty=1.0 if args.length_penalty is None else args.length_penalty,
     )
 
 

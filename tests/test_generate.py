@@ -165,6 +165,7 @@ def test_several_texts_a_prompt(capsys):
     (["--beam-width", "2", "--stream"], "--stream does not go with --beam-width"), (["--beam-width", "0"], "beam_width must be at least 1, not 0"),
     (["--beam-width", "2", "--n", "3"], "between 1 and 2, not 3"),
     (["--n", "2", "--stream"], "there is 1 prompt of 2 texts each"),
+    (["--length-penalty", "3"], "--length-penalty is for a beam search"),
     (["--n", "0"], "n must be at least 1, not 0"), (["--preemption-mode", "pray"], "'pray'"),
     (["--swap-space", "-1"], "swap_space must be at least 0"),
 ])

@@ -28,19 +28,19 @@ class SwapSpace:
         if type(num_blocks) is not int or num_blocks < 0:
             raise ValueError(f"the number of CPU blocks must be an integer of at least 0, not {num_blocks}")
         self.num_blocks = num_blocks
-        self.pool = BlockPool(num_blocks) if num_blocks else None
+        self.pool = BlockPool(num_blocks or 1)              # where there is no room: a block that `put` never asks for
         self.tables: dict[int, SwappedTable] = {}
 
     @property
     def num_used(self) -> int:
         """CPU blocks that hold something."""
-        return self.pool.num_used if self.pool is not None else 0
+        return self.pool.num_used
 
     def put(self, blocks: Mapping[int, list[int]], entries: Mapping[int, list[int]]) -> dict[int, int] | None:
         """Room for the GPU blocks of each sequence, each distinct one once; returns GPU block -> CPU block, None: it is too full."""
         distinct = list(dict.fromkeys(block for table in blocks.values() for block in table))
-        targets = self.pool.allocate(len(distinct)) if self.pool is not None else None
-        if self.pool is None or targets is None:
+        targets = self.pool.allocate(len(distinct)) if self.num_blocks else None
+        if targets is None:
             return None
         moved = dict(zip(distinct, targets, strict=True))
         for seq_id, table in blocks.items():
@@ -52,20 +52,16 @@ class SwapSpace:
 
     def drop(self, seq_id: int) -> None:
         """The sequence has come back, or has ended."""
-        table = self.tables.pop(seq_id)
-        if self.pool is not None:
-            self.pool.free(table.blocks)
+        self.pool.free(self.tables.pop(seq_id).blocks)
 
     def sharers(self, block: int) -> int:
         """Tables that refer to a CPU block."""
-        return self.pool.ref_counts[block] if self.pool is not None else 0
+        return self.pool.ref_counts[block]
 
     def check(self) -> None:
         """Raise `IntegrityError` unless every reference is an entry of a table."""
-        if self.pool is None:
-            return
         self.pool.check()
-        entries = [0] * self.num_blocks
+        entries = [0] * self.pool.num_blocks
         for table in self.tables.values():
             for block in table.blocks:
                 entries[block] += 1
