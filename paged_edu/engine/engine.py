@@ -4,6 +4,7 @@ From a prompt to the kernel: `LLM.generate` -> `Engine.step` -> `Scheduler.sched
 """
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -74,6 +75,7 @@ class Engine:
         self._aborts: list[str] = []                # asked for in the middle of a change
         self._notes: list[str] = []                 # warnings that wait for a moment at which everything is consistent
         self._busy = False
+        self._lock = threading.RLock()              # held while tables change: readers in other threads wait for it
         self._num_added = 0
         self._listeners = Listeners(scheduler, self._notes)
 
@@ -251,7 +253,8 @@ class Engine:
             raise RuntimeError(f"{what}() in the middle of a step: a listener may not step the engine, and one thread at a time may")
         self._busy = True
         try:
-            yield
+            with self._lock:
+                yield
         except BaseException:
             self.scheduler.recover()
             raise
@@ -312,8 +315,9 @@ class Engine:
 
     # -- watching ------------------------------------------------------------------------------------------------------------------
     def memory_report(self) -> MemoryReport:
-        """What the KV cache holds now: the four parts of Paper Fig. 2."""
-        return self.scheduler.manager.report()
+        """What the KV cache holds now: the four parts of Paper Fig. 2. From another thread it waits for the end of the step."""
+        with self._lock:
+            return self.scheduler.manager.report()
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached prefix, so that nothing is found before it has been computed again; returns how many blocks that were."""

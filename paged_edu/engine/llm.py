@@ -223,7 +223,8 @@ class LLM:
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached prefix, as after a change of the weights; returns how many blocks could be found until now."""
-        return self.engine.reset_prefix_cache()
+        with self._turn() as engine:
+            return engine.reset_prefix_cache()
 
     def close(self) -> None:
         """Give weights and KV cache back; a second call does nothing."""

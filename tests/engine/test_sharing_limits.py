@@ -150,3 +150,30 @@ def test_an_interrupted_beam_search_still_knows_its_stop_token():
                 continue
         assert len(cuts) == 1
         assert [(c.token_ids, c.stop_reason) for c in outputs[-1].outputs] == expected
+
+
+def test_another_thread_may_watch_and_reset_while_this_one_generates():
+    import threading
+
+    with LLM("tiny-shakespeare", block_size=4, num_gpu_blocks_override=60) as llm:
+        errors, reports, done = [], [], threading.Event()
+
+        def watch():
+            try:
+                while not done.is_set():
+                    report = llm.memory_report()
+                    reports.append(report)
+                    assert report.token_states + report.reservation + report.internal + report.external == report.total
+                llm.reset_prefix_cache()
+            except Exception as error:
+                errors.append(error)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        llm.generate(["ROMEO:", "JULIET:", "O"], SamplingParams(n=3, max_tokens=40), use_tqdm=False)
+        done.set()
+        watcher.join(60)
+        assert not watcher.is_alive()
+        assert errors == []
+        assert any(report.token_states for report in reports)
+        assert llm.engine.scheduler.manager.pool.num_cached == 0
