@@ -87,6 +87,8 @@ def _beam_params(args: argparse.Namespace) -> BeamSearchParams | None:
     from .sampling.beam import BeamSearchParams
 
     if args.beam_width is None:
+        if args.length_penalty != 1:
+            raise ValueError("--length-penalty goes with --beam-width: only a beam search has one")
         return None
     for flag, given in (("--temperature", args.temperature is not None), ("--top-p", args.top_p != 1), ("--top-k", args.top_k != 0),
                         ("--min-p", args.min_p != 0), ("--stop", bool(args.stop)), ("--stream", args.stream)):

@@ -101,6 +101,8 @@ class LLM:
     def _prepare(
         self, engine: Engine, what: str, batch: list[Prompt], params: list[Params | None], priority: Sequence[int] | None = None,
     ) -> list[PreparedRequest]:
+        if priority is not None and (not isinstance(priority, Sequence | np.ndarray) or isinstance(priority, str | bytes | bytearray)):
+            raise TypeError(f"priority must be a list of integers, one a prompt, not {type(priority).__name__}")
         if priority is not None and len(priority) != len(batch):
             raise ValueError(f"{len(priority)} priorities for {len(batch)} prompts: give one each")
         call, self._num_calls = self._num_calls, self._num_calls + 1
@@ -280,6 +282,8 @@ def _params_for(batch: list[Prompt], params: SamplingParams | Sequence[SamplingP
         return [params] * len(batch)
     if isinstance(params, BeamSearchParams):
         raise TypeError("BeamSearchParams are for beam_search()")
+    if not isinstance(params, Sequence) or isinstance(params, str | bytes | bytearray):
+        raise TypeError(f"sampling_params must be SamplingParams or a list of them, not {type(params).__name__}")
     if len(params) != len(batch):
         raise ValueError(f"{len(params)} sampling_params for {len(batch)} prompts: give one for all, or one each")
     return list(params)
