@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 HELP = """\
-/system TEXT   what the model is told before the conversation; without TEXT: show it
+/system TEXT   what the model is told first; without TEXT: show it
 /undo          take the last message and its answer back
 /reset         forget the conversation
 /help          this list
-/exit          leave; so do Ctrl-D, and Ctrl-C at the prompt (during an answer it stops the answer)"""
+/exit          leave; so do Ctrl-D and Ctrl-C (in an answer Ctrl-C stops it)"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         if interactive:
             with suppress(ImportError):
                 import readline  # noqa: F401  line editing and history in input(); not on every platform
-            note(f"{args.model}: {chat.limit} tokens of conversation. /help lists the commands")
+            note(f"{args.model}: {chat.limit} tokens of conversation; /help has commands")
         return chat.talk()
 
 

@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="one JSON object a line instead of text")
 
 
-ASKING, COMPLETING = 0.0, 1.0
-"""The temperature where the user does not say one: small chat models know most when they say what is most probable."""
+ASKING, ASKING_FOR_SEVERAL, COMPLETING = 0.0, 0.7, 1.0
+"""The temperature where the user does not say one. Small chat models know most when they say what is most probable; several have to differ."""
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser, *, max_tokens: int) -> None:
@@ -75,10 +75,11 @@ def checked(args: argparse.Namespace, *, asks: bool = False) -> tuple[dict[str, 
         "max_model_len": args.max_model_len, "dtype": args.dtype, "device": args.device,
     }
     EngineConfig(**options)
-    usual = ASKING if asks else COMPLETING
+    n = getattr(args, "n", 1)
+    usual = COMPLETING if not asks else ASKING if n == 1 else ASKING_FOR_SEVERAL
     params = SamplingParams(
         temperature=usual if args.temperature is None else args.temperature, top_p=args.top_p, top_k=args.top_k, min_p=args.min_p,
-        max_tokens=args.max_tokens, stop=args.stop, ignore_eos=args.ignore_eos, n=getattr(args, "n", 1),
+        max_tokens=args.max_tokens, stop=args.stop, ignore_eos=args.ignore_eos, n=n,
     )
     return options, params
 

@@ -9,10 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ..checks import UnsupportedError, integer, number
 from ..core.events import Emit
@@ -29,23 +26,10 @@ from ..sampling.sampler import BeamState, BrokenLogitsError, SamplingState, Stat
 from .completions import Completions
 from .listeners import Listeners
 from .outputs import RequestMetrics, RequestOutput
+from .prepared import Params, PreparedRequest, derived_seed
 from .prompts import Prompt as Prompt
 from .prompts import check_ids, salt_of, tokenize
 from .runner import Runner
-
-Params = SamplingParams | BeamSearchParams
-"""How the outputs of a request are chosen."""
-
-
-@dataclass(slots=True)
-class PreparedRequest:
-    """A request that has been checked: what the engine keeps of it besides the scheduler's `Request`."""
-
-    request: Request
-    params: Params
-    prompt: str | None
-    """The text, if the prompt was given as text."""
-    metrics: RequestMetrics
 
 
 class Engine:
@@ -131,7 +115,7 @@ class Engine:
         if isinstance(params, BeamSearchParams):
             state = BeamState(params, request)
         else:
-            seed = params.seed if params.seed is not None else _derived_seed(self.seed, self._num_added)
+            seed = params.seed if params.seed is not None else derived_seed(self.seed, self._num_added)
             stops = tuple(sorted(request.eos_token_ids | request.stop_token_ids))
             state = SamplingState(params, seed, len(request.prompt_token_ids), stops)
         try:
@@ -332,8 +316,3 @@ class Engine:
         A listener that raises is dropped, with a warning: nobody's requests depend on who watches them.
         """
         return self._listeners.add(listener)
-
-
-def _derived_seed(seed: int, index: int) -> int:
-    """The seed of the ``index``-th request that brings none: a function of the engine's seed alone."""
-    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0])

@@ -19,9 +19,10 @@ from ..core.kv_manager import MemoryReport
 from ..sampling.beam import BeamSearchParams
 from ..sampling.params import SamplingParams
 from .build import build_engine
-from .engine import Engine, Params, PreparedRequest
+from .engine import Engine
 from .messages import Conversation, as_conversations, render
 from .outputs import RequestOutput
+from .prepared import Params, PreparedRequest
 from .prompts import Prompt
 from .runner import ModelRunner
 
@@ -52,7 +53,7 @@ class LLM:
     def engine(self) -> Engine:
         """The engine, to add requests by hand and to step it. Raises RuntimeError after `close`."""
         if self._engine is None:
-            raise RuntimeError("this LLM is closed")
+            raise RuntimeError("this LLM is closed: its `with` block has ended, or close() was called; make another one")
         return self._engine
 
     @property
@@ -101,6 +102,8 @@ class LLM:
     def _prepare(
         self, engine: Engine, what: str, batch: list[Prompt], params: list[Params | None], priority: Sequence[int] | None = None,
     ) -> list[PreparedRequest]:
+        if priority is not None and (not isinstance(priority, Sequence | np.ndarray) or isinstance(priority, str | bytes | bytearray)):
+            raise TypeError(f"priority must be a list of integers, one a prompt, not {type(priority).__name__}")
         if priority is not None and len(priority) != len(batch):
             raise ValueError(f"{len(priority)} priorities for {len(batch)} prompts: give one each")
         call, self._num_calls = self._num_calls, self._num_calls + 1
@@ -281,6 +284,8 @@ def _params_for(batch: list[Prompt], params: SamplingParams | Sequence[SamplingP
         return [params] * len(batch)
     if isinstance(params, BeamSearchParams):
         raise TypeError("BeamSearchParams are for beam_search()")
+    if not isinstance(params, Sequence) or isinstance(params, str):  # type: ignore[unreachable]
+        raise TypeError(f"sampling_params must be SamplingParams or a list of them, not {type(params).__name__}")
     if len(params) != len(batch):
         raise ValueError(f"{len(params)} sampling_params for {len(batch)} prompts: give one for all, or one each")
     return list(params)

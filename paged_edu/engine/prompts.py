@@ -27,6 +27,8 @@ def tokenize(prompt: Prompt, tokenizer: Any, vocab_size: int) -> tuple[str | Non
     """
     if isinstance(prompt, Mapping):
         given = {key: value for key, value in prompt.items() if key != "cache_salt"}
+        if {"role", "content"} <= set(given):
+            raise ValueError("this prompt is a message of a conversation: chat(messages) answers it; render_chat(messages) makes a prompt of it")
         if not given or not set(given) <= {"prompt", "prompt_token_ids"}:
             raise ValueError(f"a prompt given as a dict has the keys 'prompt' or 'prompt_token_ids', not {sorted(map(str, prompt))}")
         for key, value in given.items():

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .spec import ModelLoadError
+from .errors import ModelLoadError
 
 
 @dataclass(frozen=True)

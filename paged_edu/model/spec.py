@@ -17,13 +17,10 @@ from torch import Tensor, nn
 
 from ..attention.cache import KVCache, LayerCache
 from ..attention.metadata import Attend, AttentionMetadata
+from .errors import ModelLoadError as ModelLoadError
 
 LayerCaches = KVCache | Sequence[LayerCache]
 """``cache[layer]`` is a layer's ``(keys, values)``."""
-
-
-class ModelLoadError(ValueError):
-    """A model can't be loaded; the message names the file, key or tensor and what was expected of it."""
 
 
 @dataclass(frozen=True)
