@@ -73,8 +73,8 @@ class Chat:
     def talk(self) -> int:
         """Read messages and commands to the end of the input; returns the exit code."""
         while (line := self._read()) is not None:
-            if line.startswith("/"):
-                if not self._command(line):
+            if line.lstrip().startswith("/"):
+                if not self._command(line.strip()):
                     break
             elif line.strip():
                 try:

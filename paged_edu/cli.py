@@ -20,7 +20,10 @@ from .words import counted
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, without the usage in front of it."""
+    """Says in one line what is wrong, without the usage in front of it. Flags are not abbreviated: a typo is never taken for another flag."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **({"allow_abbrev": False} | options))
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{PROG}: {message} (see {self.prog} --help)\n")

