@@ -54,18 +54,20 @@ WAYS = {
     "swap": {"preemption_mode": "swap", "swap_space": 0.01, "enable_prefix_caching": False},
     "auto, cached": {"preemption_mode": "auto", "swap_space": 0.01},
     "recompute, cached, chunks": {"preemption_mode": "recompute", "long_prefill_token_threshold": 5},
+    "swap, a token a chunk": {"preemption_mode": "swap", "swap_space": 0.01, "enable_prefix_caching": False, "long_prefill_token_threshold": 1},
+    "recompute, unchunked": {"preemption_mode": "recompute", "enable_prefix_caching": False, "enable_chunked_prefill": False},
     "host memory too small": {"preemption_mode": "swap", "swap_space": 1e-6, "enable_prefix_caching": False},
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("block_size", [1, 3, 16])
+@pytest.mark.parametrize("block_size", [1, 3, 16, 256])
 def test_every_sample_is_its_own_whatever_happens_to_its_blocks(model, way, block_size):
     """known fault B29, in a real model: three groups of samples in a pool that just fits the largest of them."""
     folder, hf = model
     prompts = prompts_of((9, 16, 12), 97, 4)
     params = [SamplingParams(n=n, temperature=1.3, top_k=50, seed=11 + n, max_tokens=8, ignore_eos=True) for n in (2, 4, 3)]
-    pool = 16 // block_size + 4 * (8 // block_size + 2)
+    pool = 16 // block_size + 4 * (8 // block_size + 2) if block_size < 256 else 5
     moves = {"out": 0, "copies": 0}
     with poisoned(folder, block_size=block_size, **{"num_gpu_blocks_override": pool} | WAYS[way]) as llm:
         execute = llm.engine.runner.execute
@@ -82,9 +84,9 @@ def test_every_sample_is_its_own_whatever_happens_to_its_blocks(model, way, bloc
         returning = stats.returning_hits
     preemptions = sum(o.metrics.num_preemptions for o in outputs)
     assert (preemptions > 0) == (way != "roomy")
-    assert (moves["out"] > 0) == (way in ("swap", "auto, cached"))
+    assert (moves["out"] > 0) == (way.startswith(("swap", "auto")))
     assert block_size == 1 or moves["copies"] > 0
-    if "cached" in way:
+    if "cached" in way and block_size < 256:
         assert stats.hits > 0
         assert "recompute" not in way or block_size == 16 or returning > 0
     assert used == 0
