@@ -52,19 +52,19 @@ class PagedKVManager:
 
     # -- admission -----------------------------------------------------------------------------------------------------------------
     def status(self, request: Request) -> AllocStatus:
+        spare = self.watermark_blocks if self.pool.num_used else 0
         if any(seq.seq_id in self.swapped.tables for seq in request.live):
             need, most = self._blocks_to_return(request.live)
         elif request.live:
             most = sum(num_blocks_for(seq.num_tokens, self.block_size) - seq.num_led_tokens // self.block_size for seq in request.live)
-            need = most - sum(self._hits_in_use(seq) for seq in request.live)
+            short = self.pool.num_available - most < spare              # only then it matters which of them others hold already
+            need = most - (sum(self._hits_in_use(seq) for seq in request.live) if short else 0)
         else:
-            need = num_blocks_for(len(request.prompt_token_ids), self.block_size)
-            most = need
+            need = most = num_blocks_for(len(request.prompt_token_ids), self.block_size)
         if not request.forked and request.max_tokens > 1:   # every branch will write a block of its own
             most = max(most, len(request.prompt_token_ids) // self.block_size + request.n)
         if most > self.num_blocks:
             return AllocStatus.NEVER
-        spare = self.watermark_blocks if self.pool.num_used else 0
         return AllocStatus.OK if self.pool.num_available - need >= spare else AllocStatus.LATER
 
     def _lookup(self, seq: Sequence, num_tokens: int) -> list[tuple[int, int]]:
