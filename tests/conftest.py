@@ -1,11 +1,15 @@
 """Shared by all tests: the environment (one thread, CPU by default, no network), and the helpers' folders on the path."""
 import os
+import signal
 import sys
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:       # run in the background: every program that a test starts would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 for folder in ("", "core", "engine", "sampling"):
     sys.path.insert(0, str(Path(__file__).parent / folder))

@@ -53,7 +53,9 @@ class MemoryReport:
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name.replace('_', ' ')} {share:.1%}" for name, share in self.shares().items())
-        return f"{self.num_sequences} sequences in {self.total} slots: {parts}"
+        parts += f" (cached {self.cached / self.total:.1%})" if self.cached else ""
+        parts += f"; {self.swapped} more slots swapped out" if self.swapped else ""
+        return f"{self.num_sequences} sequence{'s' * (self.num_sequences != 1)} in {self.total} slots: {parts}"
 
 
 class KVManager(Protocol):

@@ -79,7 +79,8 @@ class SchedulerOutput:
         return sum(len(s.token_ids) for s in self.scheduled)
 
     def __str__(self) -> str:
-        lines = [f"step {self.step}: {len(self.scheduled)} sequences, {self.num_tokens} tokens"]
+        sequences, tokens = len(self.scheduled), self.num_tokens
+        lines = [f"step {self.step}: {sequences} sequence{'s' * (sequences != 1)}, {tokens} token{'s' * (tokens != 1)}"]
         for name in ("admitted", "preempted", "refused"):
             if ids := getattr(self, name):
                 lines.append(f"  {name}: {', '.join(ids)}")

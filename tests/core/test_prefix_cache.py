@@ -289,3 +289,16 @@ def test_an_overflowing_vocabulary_is_no_key_collision():
     index.register(0, ROOT, (-1,), None)
     assert index.lookup([-2], 1, None) == []
 
+
+
+def test_the_report_counts_cached_and_swapped_slots_apart():
+    scheduler, runner = cached(20, cpu_blocks=20)
+    serve(scheduler, runner, "a", P13[:8])
+    scheduler.add(Request("g", tuple(range(50, 58)), n=3, max_tokens=9))
+    for _ in range(2):
+        step(scheduler, runner)
+    scheduler.manager.swap_out(scheduler.running[0].live)
+    report = scheduler.manager.report()
+    assert (report.cached, report.swapped) == (4 * 4, 5 * 4), "both texts' full blocks stay findable; two shared blocks and three of their own"
+    assert report.external == report.total == 80
+    assert str(report).endswith("external 100.0% (cached 20.0%); 20 more slots swapped out")

@@ -198,7 +198,7 @@ def test_the_plan_prints_the_mechanism():
     scheduler, runner = make(budget=8)
     scheduler.add(request("a", 10, max_tokens=2))
     text = str(step(scheduler, runner)[0])
-    assert "step 1: 1 sequences, 8 tokens" in text
+    assert "step 1: 1 sequence, 8 tokens" in text
     assert "admitted: a" in text
     assert "a/0: positions 0-7 into slots 0..7 through [0, 1, 2], catching up" in text
     assert "a/0: positions 8-9 into slots 8..9" in str(step(scheduler, runner)[0])

@@ -236,4 +236,4 @@ def test_memory_report_adds_up():
     engine.step()
     report = engine.memory_report()
     assert (report.total, report.token_states, report.reservation, report.internal, report.external) == (64, 9, 3, 0, 52)
-    assert "1 sequences in 64 slots: token states 14.1%" in str(report)
+    assert "1 sequence in 64 slots: token states 14.1%" in str(report)
