@@ -293,3 +293,25 @@ def test_a_manager_without_room_to_fork_has_the_branches_computed(num_blocks):
     run(scheduler, runner)
     for one in made:
         check_tokens(one)
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("prompt_len", [3, 4, 5, 7, 8])
+def test_branches_that_say_the_same_come_back_too(prompt_len, caching):
+    """Greedy samples are equal: every branch could be led to its last token, and then nobody would query it."""
+    scheduler, _ = make(num_blocks=30, block_size=4, prefix_caching=caching, preemption_mode="recompute")
+    made = request("r", prompt_len, n=3, max_tokens=12)
+    scheduler.add(made)
+    steps = 0
+    while scheduler.has_unfinished():
+        output = scheduler.schedule()
+        if steps % 5 == 4:
+            scheduler.recover()
+        else:
+            items = [(item.seq_id, 7) for item in output.scheduled for _ in range(item.num_samples)]
+            scheduler.update(output, StepResult({"r": tuple(Branch(seq_id, (token,)) for seq_id, token in items)} if items else {}))
+        scheduler.manager.check()
+        steps += 1
+        assert steps < 100, "the group never comes back"
+    assert [s.output_token_ids for s in made.sequences] == [[7] * 12] * 3
+    assert made.num_preemptions > 1

@@ -4,6 +4,7 @@ import sys
 import threading
 
 import pytest
+from interrupting import interrupt_at
 from test_engine import PARAMS, VOCAB, empty, finish, make
 
 from paged_edu import SamplingParams, UnsupportedError
@@ -154,19 +155,8 @@ def test_an_interruption_at_any_line_loses_nothing():
         log = EventLog.of(engine.scheduler)
         engine.listen(log)
         crowd(engine)
-        lines, done = 0, {}
-
-        def trace(frame, kind, arg, at=at):
-            nonlocal lines
-            if "paged_edu" not in frame.f_code.co_filename or frame.f_code.co_name in ("recover", "_change", "reset", "__init__", "step"):
-                return None
-            if kind == "line" and "fake_runner" not in frame.f_code.co_filename and "/trace/" not in frame.f_code.co_filename:
-                lines += 1
-                if lines == at:
-                    raise KeyboardInterrupt
-            return trace
-
-        sys.settrace(trace)
+        done = {}
+        sys.settrace(interrupt_at(at, but=("fake_runner", "/trace/")))
         try:
             while engine.has_unfinished_requests():
                 done |= {o.request_id: o for o in engine.step() if o.finished}

@@ -5,6 +5,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interrupting import interrupt_at
 from scripted import PROMPT, add, follow, scripted
 from test_engine import empty, make
 from test_stop import by_definition
@@ -225,19 +226,9 @@ def test_an_interruption_at_any_line_loses_no_text():
         engine = scripted(TOKENIZER, num_blocks=9)
         for name, text in zip(wanted, TEXTS):
             add(engine, name, text, lengths(text, stop=STOPS))
-        lines, texts, done = 0, dict.fromkeys(wanted, ""), {}
+        texts, done = dict.fromkeys(wanted, ""), {}
 
-        def trace(frame, kind, arg, at=at):
-            nonlocal lines
-            if "paged_edu" not in frame.f_code.co_filename or frame.f_code.co_name in ("recover", "_change", "reset", "__init__", "step"):
-                return None
-            if kind == "line" and "fake_runner" not in frame.f_code.co_filename:
-                lines += 1
-                if lines == at:
-                    raise KeyboardInterrupt
-            return trace
-
-        sys.settrace(trace)
+        sys.settrace(interrupt_at(at))
         try:
             serve(engine, texts, done)
         except KeyboardInterrupt:
