@@ -7,6 +7,9 @@ from . import checks
 from .checks import UnsupportedError
 from .core.limits import PREEMPTION_MODES
 
+CONTIGUOUS = {"orca-max": "max", "orca-pow2": "pow2", "orca-oracle": "oracle", "grow": "grow"}
+"""Values of ``kv_manager`` that reserve contiguous runs -> ``reservation`` of `ContiguousKVManager`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
@@ -64,7 +67,8 @@ class EngineConfig:
     attention_backend: str = "auto"
     """"reference", which is also what "auto" chooses today."""
     kv_manager: str = "paged"
-    """"paged", the paper's; what came before it is not served yet."""
+    """"paged", the paper's, or what came before it, for comparison: "orca-max", "orca-pow2", "orca-oracle" and "grow" give every sequence one run of
+    consecutive blocks (see `core.contiguous`). "orca-pow2" and "orca-oracle" must know how long an output gets: ``ignore_eos`` and no stops."""
 
     def __post_init__(self) -> None:
         for name in ("model", "dtype", "device"):
@@ -101,9 +105,17 @@ class EngineConfig:
         checks.one_of("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         checks.one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto",), ("int8", "fp8", "float16", "bfloat16"))
         checks.one_of("attention_backend", self.attention_backend, ("auto", "reference"), ("cpu", "triton"))
-        checks.one_of("kv_manager", self.kv_manager, ("paged",), ("orca-max", "orca-pow2", "orca-oracle", "grow"))
+        checks.one_of("kv_manager", self.kv_manager, ("paged", *CONTIGUOUS))
         if not isinstance(self.enable_prefix_caching, bool | None):
             raise ValueError(f"enable_prefix_caching must be True, False or None, not {self.enable_prefix_caching!r}")
+        if self.kv_manager != "paged":
+            asked_for = {
+                "enable_prefix_caching=True": self.enable_prefix_caching is True, f"swap_space={self.swap_space}": bool(self.swap_space),
+                "preemption_mode='swap'": self.preemption_mode == "swap", f"watermark={self.watermark}": self.watermark > 0,
+            }
+            for option, asked in asked_for.items():
+                if asked:
+                    raise ValueError(f"{option} needs kv_manager='paged': {self.kv_manager!r} gives each sequence a run of blocks of its own")
         unserved = {"quantization": self.quantization is not None, "tensor_parallel_size": self.tensor_parallel_size > 1}
         for name, asked in unserved.items():
             if asked:

@@ -57,6 +57,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add("--block-size", type=int, default=16, metavar="N", help="tokens a block, 1 to 256 (default %(default)s)")
     add("--num-gpu-blocks-override", type=int, metavar="N", help="blocks in the pool (default: by memory)")
     add("--max-model-len", type=int, metavar="N", help="longest request (default: by model)")
+    add("--kv-manager", default="paged", metavar="M", help="paged, orca-..., grow (default %(default)s)")
     add("--no-prefix-caching", action="store_true", help="never reuse blocks of equal beginnings")
     add("--preemption-mode", default="auto", metavar="M", help="auto, recompute or swap (default %(default)s)")
     add("--swap-space", type=float, metavar="GIB", help="host memory to swap to (default: by memory)")
@@ -71,6 +72,7 @@ def checked(args: argparse.Namespace, *, asks: bool = False) -> tuple[dict[str, 
 
     options = {
         "enable_prefix_caching": False if args.no_prefix_caching else None, "preemption_mode": args.preemption_mode, "swap_space": args.swap_space,
+        "kv_manager": args.kv_manager,
         "model": args.model, "seed": args.seed, "block_size": args.block_size, "num_gpu_blocks_override": args.num_gpu_blocks_override,
         "max_model_len": args.max_model_len, "dtype": args.dtype, "device": args.device,
     }

@@ -113,15 +113,18 @@ def test_imports_point_one_way(path):
 
 
 def test_core_stays_short_enough_to_read():
-    code = 0
+    """What one reads to understand the paper, and, counted apart, what came before it; book/design.md says why it is no longer 1,200 in all."""
+    code = {"paged": 0, "before": 0}
     for path in (ROOT / "paged_edu" / "core").glob("*.py"):
         lines = path.read_text().splitlines()
         doc: set[int] = set()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
                 doc |= set(range(node.lineno, node.end_lineno + 1))
-        code += sum(bool(line.strip()) and not line.strip().startswith("#") and i not in doc for i, line in enumerate(lines, 1))
-    assert code < 1500      # book/design.md says why it is no longer 1,200
+        part = "before" if path.stem in ("contiguous", "buddy") else "paged"
+        code[part] += sum(bool(line.strip()) and not line.strip().startswith("#") and i not in doc for i, line in enumerate(lines, 1))
+    assert code["paged"] < 1400
+    assert code["before"] < 300
 
 
 def test_every_file_opens_with_what_it_holds():

@@ -79,6 +79,28 @@ class BlocksAllocated(NamedTuple):
     blocks: tuple[int, ...]
 
 
+class RunForked(NamedTuple):
+    """``child`` got a run of its own, ``blocks``, for a copy of what ``parent`` has computed (contiguous managers)."""
+
+    parent: int
+    child: int
+    blocks: tuple[int, ...]
+
+
+class BlocksReserved(NamedTuple):
+    """``blocks`` are what is set aside now, beside its table, for the branches that ``seq_id`` will fan out into (contiguous managers)."""
+
+    seq_id: int
+    blocks: tuple[int, ...]
+
+
+class RunMoved(NamedTuple):
+    """The table of ``seq_id`` is now ``blocks``, a longer run (contiguous managers); `BlockCopied` says what is copied into it."""
+
+    seq_id: int
+    blocks: tuple[int, ...]
+
+
 class BlocksFreed(NamedTuple):
     """The table of ``seq_id`` gave up its last ``len(blocks)`` entries; a block is free once no table refers to it."""
 
@@ -135,7 +157,7 @@ class TableForked(NamedTuple):
 
 
 class BlockCopied(NamedTuple):
-    """Copy-on-write: block ``logical`` of ``seq_id`` moved from ``src`` to its own copy ``dst``."""
+    """Block ``logical`` of ``seq_id`` is a copy, ``dst``, of ``src``: copy-on-write, or, for contiguous managers, a part of a run that is copied."""
 
     seq_id: int
     logical: int
@@ -180,7 +202,7 @@ class Recovered(NamedTuple):
 Event: TypeAlias = (
     StepStarted | StepScheduled | RequestAdded | RequestAdmitted | RequestPreempted | PoolExhausted | SequenceFinished | RequestFinished
     | BlocksAllocated | BlocksFreed | BlocksShared | BlocksEntered | BlocksForgotten | BlocksSwappedOut | BlocksSwappedIn | CpuBlocksFreed
-    | TableForked | BlockCopied | TokensWritten | TokensSampled | SequenceForked | Recovered
+    | TableForked | BlockCopied | RunForked | BlocksReserved | RunMoved | TokensWritten | TokensSampled | SequenceForked | Recovered
 )
 Emit: TypeAlias = Callable[[Event], None]
 EVENT_TYPES: dict[str, type] = {t.__name__: t for t in Event.__args__}

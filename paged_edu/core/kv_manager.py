@@ -25,9 +25,21 @@ class AllocStatus(StrEnum):
     """Not even alone in an empty pool."""
 
 
+def check_block_size(block_size: int) -> None:
+    """Raise ValueError for a block size that no manager has."""
+    if type(block_size) is not int or not 1 <= block_size <= 256:
+        raise ValueError(f"block_size must be an integer between 1 and 256, not {block_size}")
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """What the slots of the KV cache hold, in slots of one token; the four parts of Paper Fig. 2 add up to ``total``."""
+    """What the slots of the KV cache hold, in slots of one token; the four parts of Paper Fig. 2 add up to ``total``.
+
+    The figure's parts, for any manager. *Token states*: keys and values of tokens. *Reservation*: kept for tokens that the request will still
+    have at its longest; it will be used, and until then nobody else can. *Internal fragmentation*: kept for tokens that will never come.
+    *External fragmentation and others*: everything that belongs to nobody, or only to an allocator that must round. A request's longest is
+    ``max_tokens``: where it may end earlier, some of its reservation turns out to have been internal.
+    """
 
     total: int
     token_states: int
@@ -37,7 +49,7 @@ class MemoryReport:
     internal: int
     """Internal fragmentation: allocated and never to be used, even at the longest."""
     external: int
-    """Not allocated: free and cached blocks (for contiguous managers also the holes between reservations)."""
+    """Asked for by nobody: free and cached blocks; of contiguous managers also what a run is longer than its reservation."""
     num_sequences: int
     """Sequences that hold blocks."""
     shared_saved: int = 0
@@ -46,6 +58,14 @@ class MemoryReport:
     """Of the external slots, those in blocks that nobody uses and the prefix cache can still serve."""
     swapped: int = 0
     """Slots of host memory that hold the blocks of swapped-out sequences; not part of the total."""
+
+    num_used_blocks: int = 0
+    """Blocks that tables refer to, each once, and those that are set aside for branches."""
+
+    @property
+    def sharing_saving(self) -> float:
+        """Blocks saved by sharing, as a fraction of those that would be in use without it (Paper Fig. 15)."""
+        return self.shared_saved / (self.num_used_blocks + self.shared_saved) if self.shared_saved else 0.0
 
     def shares(self) -> dict[str, float]:
         """The four parts as fractions of the total."""
@@ -66,9 +86,15 @@ class KVManager(Protocol):
     emit: events.Emit | None
     shares_blocks: bool
     """Whether two tables may refer to the same block: then a group that is recomputed computes what its branches have in common once."""
+    needs_known_length: bool
+    """Whether ``Request.max_tokens`` must be the true length of the output: then a request that may end earlier is refused."""
 
     def status(self, request: Request) -> AllocStatus:
         """Whether all live branches of the request, with all tokens that they have now (not queued yet: its prompt), could be admitted."""
+        ...
+
+    def explain(self, request: Request) -> str:
+        """What the prompt of a request needs and what the pool has, in words and numbers, for whoever is told NEVER."""
         ...
 
     def admit(self, seq: Sequence, num_tokens: int, leader: Sequence | None = None, num_led: int = 0) -> int | None:
@@ -81,7 +107,7 @@ class KVManager(Protocol):
     def reserve(self, seqs: Seq[Sequence], num_new: Seq[int], lookahead: int = 0) -> list[Copy] | None:
         """Room for the next ``num_new[i]`` tokens of each sequence, for all of them or for none (None).
 
-        ``lookahead``: slots beyond that, for draft tokens. Returns the copy-on-write that the writes need (Paper §4.4).
+        ``lookahead``: slots beyond that, for draft tokens. Returns the copies that come first: copy-on-write (Paper §4.4), or runs that move.
         """
         ...
 
@@ -89,8 +115,11 @@ class KVManager(Protocol):
         """The first ``num_computed`` tokens of ``seq`` are in the cache now."""
         ...
 
-    def fork(self, parent: Sequence, child: Sequence) -> list[Copy] | None:
-        """``child`` starts with ``parent``'s tokens: shared blocks (paged: no copies) or a copied run (contiguous; None: no room for it)."""
+    def fork(self, parent: Sequence, child: Sequence) -> bool:
+        """``child`` starts with ``parent``'s tokens: shared blocks (paged) or a run of its own (contiguous; False: no room for it).
+
+        What must be copied for that is among the copies of the first `reserve` for the child.
+        """
         ...
 
     def truncate(self, seq: Sequence, num_tokens: int) -> None:

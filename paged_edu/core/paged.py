@@ -10,7 +10,7 @@ from itertools import takewhile
 from . import events
 from .block_pool import BlockPool, IntegrityError
 from .block_table import BlockTable, block_fills, num_blocks_for
-from .kv_manager import AllocStatus, MemoryReport
+from .kv_manager import AllocStatus, MemoryReport, check_block_size
 from .plan import Copy
 from .prefix_index import ROOT, PrefixIndex
 from .sequence import Request, Sequence
@@ -26,13 +26,13 @@ class PagedKVManager:
     """
 
     shares_blocks = True
+    needs_known_length = False
 
     def __init__(
         self, num_blocks: int, block_size: int, watermark: float = 0.0, emit: events.Emit | None = None, *, prefix_caching: bool = False,
         num_cpu_blocks: int = 0,
     ) -> None:
-        if type(block_size) is not int or not 1 <= block_size <= 256:
-            raise ValueError(f"block_size must be an integer between 1 and 256, not {block_size}")
+        check_block_size(block_size)
         if not 0 <= watermark < 1:
             raise ValueError(f"watermark is a share of the pool, at least 0 and below 1, not {watermark}")
         self.num_blocks = num_blocks
@@ -66,6 +66,11 @@ class PagedKVManager:
         if most > self.num_blocks:
             return AllocStatus.NEVER
         return AllocStatus.OK if self.pool.num_available - need >= spare else AllocStatus.LATER
+
+    def explain(self, request: Request) -> str:
+        need = num_blocks_for(len(request.prompt_token_ids), self.block_size)
+        also = f", and each of the {request.n} branches a block of its own" if need <= self.num_blocks else ""
+        return f"needs {need} blocks of {self.block_size}{also}; the pool has {self.num_blocks}"
 
     def _lookup(self, seq: Sequence, num_tokens: int) -> list[tuple[int, int]]:
         """``(entry, block)`` of the full blocks at the beginning of ``seq`` that the prefix index has."""
@@ -158,13 +163,13 @@ class PagedKVManager:
         if entered and self.emit is not None:
             self.emit(events.BlocksEntered(seq.seq_id, tuple(entered)))
 
-    def fork(self, parent: Sequence, child: Sequence) -> list[Copy]:
+    def fork(self, parent: Sequence, child: Sequence) -> bool:
         if child.seq_id in self.tables:
             raise ValueError(f"sequence {child.seq_id} has a block table already")
         self._register(child, self.tables[parent.seq_id].fork())
         if self.emit is not None:
             self.emit(events.TableForked(parent.seq_id, child.seq_id))
-        return []
+        return True
 
     # -- giving back ---------------------------------------------------------------------------------------------------------------
     def truncate(self, seq: Sequence, num_tokens: int) -> None:
@@ -284,10 +289,8 @@ class PagedKVManager:
         longest: dict[int, int] = {}    # physical block -> slots that will hold one if its requests run to their longest
         for seq_id, table in self.tables.items():
             seq = self._sequences[seq_id]
-            # The last sampled token is never a query, so its keys and values are never written.
-            end = max(seq.num_tokens, len(seq.request.prompt_token_ids) + seq.request.max_tokens - 1)
             now = block_fills(seq.num_computed_tokens, self.block_size, len(table))
-            later = block_fills(end, self.block_size, len(table))
+            later = block_fills(seq.longest, self.block_size, len(table))
             for block, filled, final in zip(table.blocks, now, later, strict=True):
                 fill[block] = max(fill.get(block, 0), filled)
                 longest[block] = max(longest.get(block, 0), final)
@@ -297,7 +300,7 @@ class PagedKVManager:
         return MemoryReport(
             total=total, token_states=states, reservation=reservation, internal=used - states - reservation, external=total - used,
             num_sequences=len(self.tables), shared_saved=entries - len(fill), cached=self.pool.num_cached * self.block_size,
-            swapped=self.swapped.num_used * self.block_size,
+            swapped=self.swapped.num_used * self.block_size, num_used_blocks=len(fill),
         )
 
     def check(self) -> None:

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from itertools import count
 
 from . import events
-from .block_table import num_blocks_for
 from .groups import assign_leaders
 from .kv_manager import AllocStatus, KVManager
 from .limits import SchedulerConfig
-from .plan import Copy
 from .policy import FCFS, Policy
 from .sequence import Request, Sequence, Status
 
@@ -57,8 +55,6 @@ class Queues:
         self.prefix_stats = PrefixStats()
         self._planned = False
         """A step is planned and its `update` has not come yet."""
-        self._moved: list[Copy] = []
-        """Copies that a fork asked for after a step; they run in the next one."""
         self._seq_ids = count()
 
     # -- requests come and go ------------------------------------------------------------------------------------------------------
@@ -72,11 +68,13 @@ class Queues:
                 raise ValueError(f"{name}: {'its beams' if request.beam else 'n'} would be {request.n} sequences at once; {what} is {most}")
         if length >= limit:
             raise ValueError(f"{name}: the prompt has {length} tokens; max_model_len is {limit}, and at least 1 is for the output")
+        if self.manager.needs_known_length and (request.eos_token_ids or request.stop_token_ids):
+            raise ValueError(
+                f"{name} may end before its max_tokens={request.max_tokens}, and this KV manager reserves for the true length of an output: "
+                "set ignore_eos=True and leave out stop tokens"
+            )
         if self.manager.status(request) is AllocStatus.NEVER:
-            size, blocks = self.manager.block_size, self.manager.num_blocks
-            need = num_blocks_for(length, size)
-            also = f", and each of the {request.n} branches a block of its own" if need <= blocks else ""
-            raise ValueError(f"{name}: the prompt has {length} tokens and needs {need} blocks of {size}{also}; the pool has {blocks}")
+            raise ValueError(f"{name}: the prompt has {length} tokens and {self.manager.explain(request)}")
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ValueError, and changes nothing, if its id is in use or if it could never run."""
@@ -160,7 +158,7 @@ class Queues:
         """
         self.manager.reset()
         self.running, self.waiting, self.sequences, self.num_running_seqs = [], [], {}, 0
-        self._planned, self._moved = False, []
+        self._planned = False
         for request in list(self.requests.values()):
             if request.branching is not None:               # complete what was begun
                 request.branching.apply(request)

@@ -16,7 +16,7 @@ from .kv_manager import AllocStatus
 from .limits import SchedulerConfig as SchedulerConfig
 from .plan import Branch, Copy, ScheduledSeq, SchedulerOutput, StepResult
 from .queues import Queues
-from .sequence import Branching, Request, Sequence, Status
+from .sequence import Request, Sequence, Status
 
 
 @dataclass(slots=True)
@@ -44,8 +44,7 @@ class Scheduler(Queues):
         self._planned = True
         if self.emit is not None:
             self.emit(events.StepStarted(self.step))
-        step = _Step(copies=self._moved)
-        self._moved = []
+        step = _Step()
         for request in [r for r in self.running if r.pending]:
             self._rejoin(request, step)
         grants, budget = self._split_budget()
@@ -114,7 +113,7 @@ class Scheduler(Queues):
     def _make_room(self, request: Request, tokens: list[int], step: _Step) -> list[Copy] | None:
         """Take blocks from the last in policy order until ``request`` has those that it needs; returns its copies-on-write.
 
-        None: it must step back itself (it is the last), or it has ended (it was alone in a full pool).
+        None: it must step back itself (it is the last, or a move needs more than there is beside it), or it has ended, alone in a full pool.
         """
         while len(self.running) > 1:
             victim = self.running[-1]
@@ -124,7 +123,10 @@ class Scheduler(Queues):
             copies = self.manager.reserve(request.live, tokens)
             if copies is not None:
                 return copies
-        self._exhausted(request, step)
+        if self.manager.status(request) is AllocStatus.NEVER:
+            self._exhausted(request, step)
+        else:
+            self._preempt(request, step)
         return None
 
     def _admit(self, step: _Step, budget: int) -> None:
@@ -236,7 +238,7 @@ class Scheduler(Queues):
         return grown
 
     def _branch_out(self, request_id: str, branches: tuple[Branch, ...], grown: list[Sequence]) -> None:
-        """Append the sampled tokens; fork all children, then free the parents that nobody continues (Paper §4.4)."""
+        """Append the sampled tokens; free the parents that nobody continues, and fork the children of the others (Paper §4.4)."""
         request = self.requests.get(request_id)
         if request is None or request.status is not Status.RUNNING:
             return                                          # aborted while the step ran; the id may be in use again
@@ -254,31 +256,26 @@ class Scheduler(Queues):
         record, forks = branch_out(request, branches, self._seq_ids)
         request.branching = record
         record.apply(request)
-        self._fork(request, forks, record)
+        for parent, child in forks:
+            self.sequences[child.seq_id] = child
+            if self.emit is not None:
+                self.emit(events.SequenceForked(request_id, parent.seq_id, child.seq_id))
         if self.emit is not None:
             for seq, _, new, _ in record.tokens:
                 self.emit(events.TokensSampled(seq.seq_id, new))
         self.num_running_seqs += request.places - places
         grown += [seq for seq, *_ in record.tokens]
-        for seq, reason in record.ended:
+        for seq, reason in record.ended:                    # first, for managers that have no block to spare; no child goes on from these
             self._finish(seq, reason, request.stop_reason(seq, reason))
+        self._fork(request, [fork for fork in forks if fork[1] in record.going_on])
         request.branching = None
 
-    def _fork(self, request: Request, forks: list[Fork], record: Branching) -> None:
-        """New branches: known to the scheduler, and with a table that shares every block of the parent's. An ended hypothesis needs none."""
+    def _fork(self, request: Request, forks: list[Fork]) -> None:
+        """A table for each new branch that goes on; an ended hypothesis needs none."""
         for parent, child in forks:
-            self.sequences[child.seq_id] = child
-            if self.emit is not None:
-                self.emit(events.SequenceForked(request.request_id, parent.seq_id, child.seq_id))
-        for parent, child in forks:
-            if child not in record.going_on:
-                continue
-            copies = self.manager.fork(parent, child)
-            if copies is None:                              # a manager that copies, and has no room: the child is computed from its tokens
+            if not self.manager.fork(parent, child):        # a manager that copies, and has no room: the child is computed from its tokens
                 child.num_computed_tokens = 0
                 request.pending.append(child)
-            else:
-                self._moved += copies
 
     # -- leaving -------------------------------------------------------------------------------------------------------------------
     def _preempt(self, request: Request, step: _Step) -> None:

@@ -60,6 +60,11 @@ class Sequence:
         return self.token_ids[len(self.request.prompt_token_ids) :]
 
     @property
+    def longest(self) -> int:
+        """Tokens that will be in the cache if it runs to ``max_tokens``: the last sampled one is never a query, so it is never written."""
+        return max(len(self.token_ids), len(self.request.prompt_token_ids) + self.request.max_tokens - 1)
+
+    @property
     def finished(self) -> bool:
         return self.finish_reason is not None
 

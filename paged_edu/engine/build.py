@@ -1,6 +1,7 @@
 """From an `EngineConfig` to an `Engine`: load model and tokenizer, size the pool, put scheduler and runner together."""
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import torch
 
 from ..attention import reference
 from ..attention.cache import KVCache, bytes_per_block
-from ..config import EngineConfig
+from ..config import CONTIGUOUS, EngineConfig
+from ..core.contiguous import ContiguousKVManager
+from ..core.kv_manager import KVManager
 from ..core.limits import SchedulerConfig
 from ..core.paged import PagedKVManager
 from ..core.policy import FCFS, Priority
@@ -97,15 +100,13 @@ def _build(config: EngineConfig, path: Path) -> tuple[Engine, MemoryPlan]:
     # A tied head is one tensor under two names: count storages.
     weights = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in (*model.parameters(), *model.buffers())}
     block_bytes = bytes_per_block(spec.num_layers, spec.num_kv_heads, config.block_size, spec.head_dim, dtype)
-    plan = plan_blocks(config, max_model_len, block_bytes, sum(weights.values()), device)
+    sized = config if config.kv_manager == "paged" else replace(config, swap_space=0)
+    plan = plan_blocks(sized, max_model_len, block_bytes, sum(weights.values()), device)
     cache = KVCache(spec.num_layers, plan.num_blocks, spec.num_kv_heads, config.block_size, spec.head_dim, dtype, device)
     cpu_cache = None
     if plan.num_cpu_blocks:
         cpu_cache = KVCache(spec.num_layers, plan.num_cpu_blocks, spec.num_kv_heads, config.block_size, spec.head_dim, dtype, "cpu")
-    manager = PagedKVManager(
-        plan.num_blocks, config.block_size, config.watermark, prefix_caching=config.enable_prefix_caching is not False,
-        num_cpu_blocks=plan.num_cpu_blocks,
-    )
+    manager = build_manager(config, plan.num_blocks, max_model_len, plan.num_cpu_blocks)
     sampler = Sampler(vocab_limit=spec.vocab_size if tokenizer is None else min(spec.vocab_size, len(tokenizer)))
     runner = ModelRunner(model, cache, reference.attend, sampler, device, cpu_cache=cpu_cache)
     policy = Priority() if config.scheduling_policy == "priority" else FCFS()
@@ -113,6 +114,15 @@ def _build(config: EngineConfig, path: Path) -> tuple[Engine, MemoryPlan]:
         Scheduler(limits, manager, policy), runner, tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids, seed=config.seed,
     )
     return engine, plan
+
+
+def build_manager(config: EngineConfig, num_blocks: int, max_model_len: int, num_cpu_blocks: int = 0) -> KVManager:
+    """The manager that ``config.kv_manager`` names, over ``num_blocks`` blocks."""
+    if config.kv_manager != "paged":
+        return ContiguousKVManager(num_blocks, config.block_size, CONTIGUOUS[config.kv_manager], max_model_len)
+    return PagedKVManager(
+        num_blocks, config.block_size, config.watermark, prefix_caching=config.enable_prefix_caching is not False, num_cpu_blocks=num_cpu_blocks,
+    )
 
 
 def scheduler_config(config: EngineConfig, max_model_len: int) -> SchedulerConfig:

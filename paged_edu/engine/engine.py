@@ -100,6 +100,8 @@ class Engine:
         if params.stop and self.tokenizer is None:
             raise ValueError(f"stop={list(params.stop)} is looked for in the text, and this engine has no tokenizer; use stop_token_ids")
         self.scheduler.check(request)
+        if params.stop and self.scheduler.manager.needs_known_length:
+            raise ValueError(f"stop={list(params.stop)} may end an output early, and this KV manager reserves for its true length; leave it out")
         if isinstance(params, BeamSearchParams):
             longest = self.scheduler.config.max_model_len - len(ids)
             known = self.vocab_size if self.tokenizer is None else min(self.vocab_size, len(self.tokenizer))
@@ -259,8 +261,9 @@ class Engine:
                 metrics.first_scheduled_time = now
         for request_id in output.refused:
             request, manager = self._records[request_id].request, self.scheduler.manager
+            full = "it has filled the pool" if manager.shares_blocks else "it found no longer run in the pool"
             self._notes.append(
-                f"request {request_id!r} ended with {request.sequences[0].num_output_tokens} output tokens: alone, it has filled the pool of "
+                f"request {request_id!r} ended with {request.sequences[0].num_output_tokens} output tokens: alone, {full} of "
                 f"{manager.num_blocks} blocks of {manager.block_size} tokens (stop_reason 'kv_pool')"
             )
 

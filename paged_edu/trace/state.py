@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ..core import events as ev
 from ..core.block_table import block_fills
+from ..core.contiguous import ContiguousKVManager
 from ..core.paged import PagedKVManager
 from ..core.scheduler import Scheduler
 from ..core.sequence import Status
@@ -27,6 +28,8 @@ class SequenceState:
     """Its block table; empty while it holds nothing."""
     cpu_blocks: list[int] = field(default_factory=list)
     """Its blocks in host memory, while it is swapped out."""
+    reserved: list[int] = field(default_factory=list)
+    """Blocks set aside for the branches that it will fan out into."""
 
 
 @dataclass(slots=True)
@@ -53,6 +56,8 @@ class BlockView:
     """Logical index in the first owner's table."""
     cached: bool = False
     """Nobody refers to it, and the prefix index still knows its text."""
+    reserved_by: int | None = None
+    """``seq_id`` of the sequence for whose branches it is set aside."""
 
     @property
     def ref_count(self) -> int:
@@ -109,6 +114,10 @@ class TraceState:
                     raise ValueError(f"blocks {blocks} are not all in a pool of {self.num_blocks}")
                 self.sequences[seq_id].blocks.extend(blocks)
                 self.entered.difference_update(blocks)
+            case ev.BlocksReserved(seq_id, blocks):
+                self.sequences[seq_id].reserved = list(blocks)
+            case ev.RunMoved(seq_id, blocks):
+                self.sequences[seq_id].blocks = list(blocks)
             case ev.BlocksShared(seq_id, blocks):
                 seq = self.sequences[seq_id]
                 seq.blocks = list(blocks)
@@ -133,11 +142,14 @@ class TraceState:
                 self.sequences[seq_id].blocks[index] = dst
                 self.entered.discard(dst)
                 self.num_copies += 1
-            case ev.TableForked(parent, child):
-                self.sequences[child].blocks = list(self.sequences[parent].blocks)
             case ev.SequenceForked(request_id, parent, child):
-                source = self.sequences[parent]
-                self.sequences[child] = SequenceState(request_id, list(source.tokens), source.num_computed)
+                self.sequences[child] = SequenceState(request_id, list(self.sequences[parent].tokens))
+            case ev.TableForked(parent, child):
+                source, seq = self.sequences[parent], self.sequences[child]
+                seq.blocks, seq.num_computed = list(source.blocks), source.num_computed
+            case ev.RunForked(parent, child, blocks):
+                seq = self.sequences[child]
+                seq.blocks, seq.num_computed = list(blocks), self.sequences[parent].num_computed
             case ev.TokensWritten(seq_id, num_computed):
                 self.sequences[seq_id].num_computed = num_computed
             case ev.TokensSampled(seq_id, token_ids):
@@ -169,6 +181,7 @@ class TraceState:
         owners: dict[int, list[int]] = {}
         fill: dict[int, int] = {}
         logical: dict[int, int] = {}
+        reserved = {block: seq_id for seq_id, seq in self.sequences.items() for block in seq.reserved}
         for seq_id, seq in sorted(self.sequences.items()):
             fills = block_fills(seq.num_computed, self.block_size, len(seq.blocks))
             for index, (block, filled) in enumerate(zip(seq.blocks, fills, strict=True)):
@@ -176,7 +189,7 @@ class TraceState:
                 fill[block] = max(fill.get(block, 0), filled)
                 logical.setdefault(block, index)
         return [
-            BlockView(b, tuple(owners.get(b, ())), fill.get(b, 0), logical.get(b), b in self.entered and b not in owners)
+            BlockView(b, tuple(owners.get(b, ())), fill.get(b, 0), logical.get(b), b in self.entered and b not in owners, reserved.get(b))
             for b in range(self.num_blocks)
         ]
 
@@ -200,21 +213,23 @@ class TraceState:
     # -- the same, read off a live scheduler -----------------------------------------------------------------------------------------
     @classmethod
     def of(cls, scheduler: Scheduler) -> TraceState:
-        """A snapshot of a live scheduler and its paged manager. The counters of what has ended before it start at zero."""
+        """A snapshot of a live scheduler and its manager. The counters of what has ended before it start at zero."""
         manager = scheduler.manager
-        if not isinstance(manager, PagedKVManager):
-            raise TypeError(f"a snapshot is taken of a PagedKVManager, not of a {type(manager).__name__}")
+        swapped = manager.swapped.tables if isinstance(manager, PagedKVManager) else {}
         state = cls(manager.num_blocks, manager.block_size, step=scheduler.step)
         for request in scheduler.requests.values():
             state.requests[request.request_id] = RequestState(
                 request.arrival_index, len(request.prompt_token_ids), request.max_tokens, request.status, request.num_preemptions,
             )
             for seq in request.live:
-                table, swapped = manager.tables.get(seq.seq_id), manager.swapped.tables.get(seq.seq_id)
+                away = swapped.get(seq.seq_id)
+                here = manager.holds(seq) and away is None
                 state.sequences[seq.seq_id] = SequenceState(
-                    request.request_id, list(seq.token_ids), seq.num_computed_tokens, list(table.blocks) if table is not None else [],
-                    list(swapped.blocks) if swapped is not None else [],
+                    request.request_id, list(seq.token_ids), seq.num_computed_tokens, list(manager.table(seq)) if here else [],
+                    list(away.blocks) if away is not None else [],
+                    manager.spare_blocks(seq) if here and isinstance(manager, ContiguousKVManager) else [],
                 )
         state.num_arrived = scheduler.num_arrived
-        state.entered = set(manager.index or ())
+        if isinstance(manager, PagedKVManager):
+            state.entered = set(manager.index or ())
         return state

@@ -1,6 +1,7 @@
 """Helpers of the scheduler tests: build one, drive it with the fake runner that moves bytes, check every step."""
 from __future__ import annotations
 
+from paged_edu.core.contiguous import ContiguousKVManager
 from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.scheduler import Scheduler, SchedulerConfig
 from paged_edu.core.sequence import Request, Status
@@ -11,9 +12,14 @@ VOCAB = 1000
 
 
 def make(
-    num_blocks=8, block_size=4, max_model_len=64, budget=64, seqs=16, policy=None, watermark=0.0, prefix_caching=False, cpu_blocks=0, **options,
+    num_blocks=8, block_size=4, max_model_len=64, budget=64, seqs=16, policy=None, watermark=0.0, prefix_caching=False, cpu_blocks=0,
+    reservation=None, **options,
 ):
-    manager = PagedKVManager(num_blocks, block_size, watermark, prefix_caching=prefix_caching, num_cpu_blocks=cpu_blocks)
+    """``reservation``: of a contiguous manager; None: the paged one."""
+    if reservation is None:
+        manager = PagedKVManager(num_blocks, block_size, watermark, prefix_caching=prefix_caching, num_cpu_blocks=cpu_blocks)
+    else:
+        manager = ContiguousKVManager(num_blocks, block_size, reservation, max_model_len)
     config = SchedulerConfig(max_model_len, min(seqs, budget), budget, **options)
     return Scheduler(config, manager, policy), FakeRunner(num_blocks, block_size, VOCAB, cpu_blocks)
 
@@ -30,24 +36,50 @@ def check(scheduler):
     assert len({r.request_id for r in queued}) == len(queued) == len(scheduler.requests), "a request is in exactly one queue"
     assert scheduler.num_running_seqs == sum(r.places for r in scheduler.running) <= scheduler.config.max_num_seqs
     manager = scheduler.manager
+    tables, swapped, index = _books(manager)
     for r in scheduler.running:
         assert r.status is Status.RUNNING
         assert r.branching is None
         for s in r.live:
-            assert (s.seq_id in manager.tables) != (s in r.pending)
+            assert (s.seq_id in tables) != (s in r.pending)
             assert s in r.pending or s.leader is None
     for r in scheduler.waiting:
         assert r.status in (Status.WAITING, Status.PREEMPTED, Status.SWAPPED)
         for s in r.live:
-            assert s.seq_id not in manager.tables, "who waits holds no block of the pool"
-            assert (s.seq_id in manager.swapped.tables) == (r.status is Status.SWAPPED)
+            assert s.seq_id not in tables, "who waits holds no block of the pool"
+            assert (s.seq_id in swapped) == (r.status is Status.SWAPPED)
     for queue in (scheduler.waiting, scheduler.running):
         keys = [scheduler.policy.key(r) for r in queue]
         assert keys == sorted(keys)
     live = {s.seq_id for r in queued for s in r.live}
-    assert set(manager.tables) | set(manager.swapped.tables) <= live == set(scheduler.sequences)
-    if manager.index is not None:       # every entry of the index stands for computed text
-        assert not set(manager.index) & set(manager.pool.free_blocks())
+    assert set(tables) | set(swapped) <= live == set(scheduler.sequences)
+    report = manager.report()
+    assert report.token_states + report.reservation + report.internal + report.external == report.total == manager.num_blocks * manager.block_size
+    assert min(report.token_states, report.reservation, report.internal, report.external) >= 0
+    assert report.num_sequences == len(tables)
+    if index is not None:               # every entry of the index stands for computed text
+        assert not set(index) & set(manager.pool.free_blocks())
+
+
+def _books(manager):
+    """``(who holds blocks, who is swapped out, the prefix index)`` of any manager."""
+    if isinstance(manager, ContiguousKVManager):
+        return manager._held, {}, None
+    return manager.tables, manager.swapped.tables, manager.index
+
+
+def assert_empty(manager):
+    """Nobody holds anything any more."""
+    manager.check()
+    if isinstance(manager, ContiguousKVManager):
+        assert not manager._held
+        assert manager.buddy.num_free == manager.num_blocks
+        assert manager.buddy.free_runs() == type(manager.buddy)(manager.num_blocks).free_runs(), "every run has found its buddy again"
+        return
+    assert manager.pool.num_used == manager.swapped.num_used == 0
+    assert not manager.tables
+    assert not manager.swapped.tables
+    assert not manager._sequences
 
 
 def check_output(scheduler, output):
@@ -77,9 +109,7 @@ def run(scheduler, runner, limit=5000):
     while scheduler.has_unfinished():
         outputs.append(step(scheduler, runner)[0])
         assert len(outputs) < limit, f"not finished after {limit} steps"
-    assert scheduler.manager.pool.num_used == 0
-    assert not scheduler.manager.tables
-    assert not scheduler.manager._sequences
+    assert_empty(scheduler.manager)
     assert not scheduler.waiting
     assert not scheduler.running
     return outputs
@@ -102,6 +132,13 @@ def snapshot_equal(state: TraceState, scheduler: Scheduler) -> None:
     assert state.sequences == live.sequences
     assert {k: (r.status, r.arrival, r.num_preemptions, r.num_prompt_tokens) for k, r in state.requests.items()} == {
         k: (r.status, r.arrival, r.num_preemptions, r.num_prompt_tokens) for k, r in live.requests.items()}
-    assert state.ref_counts() == scheduler.manager.pool.ref_counts
     assert state.step == scheduler.step
-    assert state.entered == set(scheduler.manager.index or ())
+    manager = scheduler.manager
+    if isinstance(manager, ContiguousKVManager):
+        used = {block for start, order in manager.buddy.orders.items() for block in range(start, start + (1 << order))}
+        owned = [block for seq in state.sequences.values() for block in (*seq.blocks, *seq.reserved)]
+        assert len(owned) == len(set(owned)), "nothing is shared"
+        assert set(owned) <= used
+    else:
+        assert state.ref_counts() == manager.pool.ref_counts
+        assert state.entered == set(manager.index or ())

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from test_prefix_cache import test_a_hit_that_is_the_oldest_of_all_is_not_overwritten_by_its_own_request as oldest_hit
-from test_scheduler_machine import SchedulerMachine
+from test_scheduler_machine import ContiguousMachine, SchedulerMachine
 
 from paged_edu.core import scheduler as scheduler_module
 from paged_edu.core.block_pool import BlockPool
 from paged_edu.core.block_table import BlockTable
+from paged_edu.core.buddy import BuddyAllocator
+from paged_edu.core.contiguous import ContiguousKVManager
 from paged_edu.core.groups import branch_out
 from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.swap import SwapSpace
@@ -93,18 +95,61 @@ def swap_a_shared_block_for_one_sharer_only(patch):
     patch.setattr(SwapSpace, "put", lossy)
 
 
+def hand_out_a_run_that_is_still_read(patch):
+    """A moved or ended parent's run is free at once, although a copy from it is still to come."""
+    free = BuddyAllocator.free
+
+    def all_holders(self, start):
+        while self.ref_counts.get(start):
+            free(self, start)
+
+    patch.setattr(BuddyAllocator, "free", all_holders)
+
+
+def move_a_run_without_its_tokens(patch):
+    patch.setattr(ContiguousKVManager, "_copy", lambda self, held, source: [])
+
+
+def lose_the_spare_runs(patch):
+    free = ContiguousKVManager.free
+
+    def forgetful(self, seq):
+        self._held[seq.seq_id].spares = []
+        free(self, seq)
+
+    patch.setattr(ContiguousKVManager, "free", forgetful)
+
+
+def join_a_buddy_and_keep_the_old_start(patch):
+    extend = BuddyAllocator.extend
+
+    def stays(self, start):
+        extended = extend(self, start)
+        if extended is not None and extended != start:
+            self.orders[start], self.ref_counts[start] = self.orders.pop(extended), self.ref_counts.pop(extended)
+            return start
+        return extended
+
+    patch.setattr(BuddyAllocator, "extend", stays)
+
+
 SEARCH = settings(max_examples=400, stateful_step_count=25, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
                   suppress_health_check=list(HealthCheck))
 
 
-def search(examples=400):
-    run_state_machine_as_test(SchedulerMachine, settings=settings(SEARCH, max_examples=examples))
+def search(examples=400, machine=SchedulerMachine):
+    run_state_machine_as_test(machine, settings=settings(SEARCH, max_examples=examples))
+
+
+def search_contiguous(examples=400):
+    search(examples, ContiguousMachine)
 
 
 FAULTS = {
     leak_a_block: search, skip_a_copy_on_write: search, copy_without_saying_so: search, evict_before_pinning: oldest_hit,
     fork_from_the_wrong_parent: search, continue_the_wrong_history: search, register_before_computing: search,
-    swap_a_shared_block_for_one_sharer_only: search,
+    swap_a_shared_block_for_one_sharer_only: search, hand_out_a_run_that_is_still_read: search_contiguous,
+    move_a_run_without_its_tokens: search_contiguous, lose_the_spare_runs: search_contiguous, join_a_buddy_and_keep_the_old_start: search_contiguous,
 }
 
 
@@ -117,4 +162,5 @@ def test_a_planted_fault_is_found(fault, monkeypatch):
 
 def test_without_a_fault_the_same_search_finds_nothing():
     search(40)
+    search_contiguous(40)
     oldest_hit()

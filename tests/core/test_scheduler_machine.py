@@ -5,11 +5,13 @@ what every token should have been is known from the prompts alone.
 """
 from collections import Counter
 
-from driving import VOCAB, check, check_output, hypotheses, make, snapshot_equal
+from driving import VOCAB, assert_empty, check, check_output, hypotheses, make, snapshot_equal
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from paged_edu.core.contiguous import RESERVATIONS
+from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.policy import FCFS, Priority
 from paged_edu.core.sequence import Request
 from paged_edu.engine.fake_runner import FakeBeam, expected_beams, expected_tokens
@@ -31,7 +33,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             policy=Priority() if priority else FCFS(), watermark=watermark, prefix_caching=caching, cpu_blocks=cpu_blocks, preemption_mode=mode,
             long_prefill_token_threshold=threshold if chunked else 0, enable_chunked_prefill=chunked,
         )
-        self.state = TraceState(num_blocks, block_size)
+        self.start(caching)
+
+    def start(self, caching):
+        manager = self.scheduler.manager
+        self.state = TraceState(manager.num_blocks, manager.block_size)
         self.scheduler.emit = self.scheduler.manager.emit = self.state.apply
         self.made: list[Request] = []
         self.stopped: set[int] = set()
@@ -118,6 +124,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         scheduler.update(output, self.runner.execute(output))
         check(scheduler)
         snapshot_equal(self.state, scheduler)
+        kind = "paged" if isinstance(manager, PagedKVManager) else manager.reservation
+        SEEN.update({f"{kind} copies": len(output.copies), f"{kind} preempted": len(output.preempted), f"{kind} admitted": len(output.admitted)})
         SEEN.update(swap_out=bool(output.swap_out), swap_in=bool(output.swap_in), copies=bool(output.copies), preempted=len(output.preempted),
                     hits=scheduler.prefix_stats.hits > hits, full_hits=any(-1 in item.slots for item in output.scheduled),
                     pending=any(r.pending for r in scheduler.running), kv_pool=len(output.refused))
@@ -133,11 +141,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for made in self.made:
             assert made.finished
             self._check_tokens(made)
-        manager = self.scheduler.manager
-        assert manager.pool.num_used == manager.swapped.num_used == 0
-        assert not manager.tables
-        assert not manager.swapped.tables
-        assert not manager._sequences
+        assert_empty(self.scheduler.manager)
         assert not self.scheduler.sequences
         assert self.scheduler.num_running_seqs == 0
         assert self.state.num_finished == len(self.made)
@@ -168,11 +172,33 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (seq.stop_reason == "###") == (seq.seq_id in self.stopped)
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+class ContiguousMachine(SchedulerMachine):
+    """The same life under the managers that came before paging."""
+
+    @initialize(
+        reservation=st.sampled_from([*RESERVATIONS, "grow"]), num_blocks=st.integers(2, 40), block_size=st.sampled_from([1, 2, 3, 4, 4, 16]),
+        max_len=st.sampled_from([12, MAX_LEN]), seqs=st.integers(2, 12), extra_budget=st.integers(0, 40), threshold=st.sampled_from([0, 0, 1, 5]),
+        chunked=st.booleans(), priority=st.booleans(), mode=st.sampled_from(["auto", "recompute", "swap"]),
+    )
+    def build(self, reservation, num_blocks, block_size, max_len, seqs, extra_budget, threshold, chunked, priority, mode):
+        self.scheduler, self.runner = make(
+            num_blocks, block_size, max_model_len=max_len, budget=(seqs + extra_budget) if chunked else MAX_LEN + extra_budget, seqs=seqs,
+            policy=Priority() if priority else FCFS(), long_prefill_token_threshold=threshold if chunked else 0, enable_chunked_prefill=chunked,
+            reservation=reservation, preemption_mode=mode,
+        )
+        self.start(False)
+
+
+SETTINGS = settings(max_examples=100, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+SchedulerMachine.TestCase.settings = ContiguousMachine.TestCase.settings = SETTINGS
 TestScheduler = SchedulerMachine.TestCase
+TestContiguous = ContiguousMachine.TestCase
 
 
 def test_every_mechanism_took_part():
     """Runs after the machine, in file order: an example in which nothing was swapped, shared or copied proves nothing."""
-    assert all(SEEN[what] > 0 for what in (
-        "swap_out", "swap_in", "copies", "preempted", "hits", "full_hits", "pending", "kv_pool", "beams", "samples")), SEEN
+    every = {
+        "swap_out", "swap_in", "copies", "preempted", "hits", "full_hits", "pending", "kv_pool", "beams", "samples", "paged copies", "grow copies",
+        "grow preempted", "max copies", "pow2 copies", "oracle copies",
+    }
+    assert not {what for what in every if not SEEN[what]}, SEEN

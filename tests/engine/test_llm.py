@@ -173,12 +173,38 @@ def test_bad_options_name_value_and_limit(name, value, message):
 
 
 @pytest.mark.parametrize(("name", "value"), [
-    ("quantization", "int8"), ("tensor_parallel_size", 2), ("kv_manager", "orca-max"),
+    ("quantization", "int8"), ("tensor_parallel_size", 2),
     ("kv_cache_dtype", "int8"), ("attention_backend", "triton"),
 ])
 def test_what_is_not_served_yet_is_refused_by_name(name, value):
     with pytest.raises(UnsupportedError, match=f"{name}=.*not served yet"):
         EngineConfig(**{name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("enable_prefix_caching", True), ("swap_space", 0.5), ("watermark", 0.01), ("preemption_mode", "swap"),
+])
+@pytest.mark.parametrize("manager", ["orca-max", "orca-pow2", "orca-oracle", "grow"])
+def test_what_only_paging_can_do_is_refused_for_a_contiguous_manager(manager, name, value):
+    with pytest.raises(ValueError, match=f"{name}=.*needs kv_manager='paged': '{manager}'"):
+        EngineConfig(kv_manager=manager, **{name: value})
+    EngineConfig(kv_manager=manager, enable_prefix_caching=False, swap_space=0, watermark=0, preemption_mode="recompute")
+
+
+def test_a_manager_that_must_know_the_length_refuses_what_may_end_early():
+    with LLM("tiny-shakespeare", kv_manager="orca-oracle", num_gpu_blocks_override=64) as llm:
+        for params, message in (
+            (SamplingParams(), "may end before its max_tokens=16.*ignore_eos=True"),
+            (SamplingParams(ignore_eos=True, stop="x"), r"stop=\['x'\] may end an output early"),
+            (SamplingParams(ignore_eos=True, stop_token_ids=[3]), "leave out stop tokens"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                llm.generate("ROMEO:", params, use_tqdm=False)
+        assert llm.generate("ROMEO:", SamplingParams(ignore_eos=True), use_tqdm=False)[0].finished
+        assert llm.reset_prefix_cache() == 0
+    small = LLM("tiny-shakespeare", kv_manager="orca-max", num_gpu_blocks_override=8, max_model_len=256)
+    with small as llm, pytest.raises(ValueError, match=r"needs a run of 16 blocks of 16 .*the pool has 8, its largest run 8"):
+        llm.generate("ROMEO:", use_tqdm=False)
 
 
 def test_a_truncated_model_file_is_an_error_and_the_engine_goes_on(folder, llm, tmp_path):

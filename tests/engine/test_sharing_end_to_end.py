@@ -97,6 +97,39 @@ def test_every_sample_is_its_own_whatever_happens_to_its_blocks(model, way, bloc
             assert completion.finish_reason == "length"
 
 
+CONTIGUOUS = ["orca-max", "orca-pow2", "orca-oracle", "grow"]
+
+
+@pytest.mark.parametrize("manager", CONTIGUOUS)
+@pytest.mark.parametrize("block_size", [1, 3, 16, 256])
+def test_contiguous_managers_say_the_same(model, manager, block_size):
+    """Samples and beams in runs: copied at the fork, moved when they grow, recomputed when there is no room; every slot is poisoned before."""
+    folder, hf = model
+    prompts = prompts_of((9, 16, 12, 5), 97, 4)
+    params = [SamplingParams(n=n, temperature=1.3, top_k=50, seed=11 + n, max_tokens=12, ignore_eos=True) for n in (2, 4, 3, 1)]
+    beams = BeamSearchParams(beam_width=3, max_tokens=9, ignore_eos=True)
+    pool = {1: 256, 3: 64, 16: 16, 256: 4}[block_size] if manager != "grow" else {1: 128, 3: 64, 16: 8, 256: 4}[block_size]
+    copies = []
+    with poisoned(folder, block_size=block_size, kv_manager=manager, max_model_len=40, num_gpu_blocks_override=pool) as llm:
+        execute = llm.engine.runner.execute
+        llm.engine.runner.execute = lambda output, sampling: copies.append(len(output.copies)) or execute(output, sampling)
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        sampled = sum(copies)
+        found = llm.beam_search(prompts, beams, use_tqdm=False)
+        report = llm.memory_report()
+        llm.engine.scheduler.manager.check()
+    assert report.external == report.total
+    assert 0 < sampled < sum(copies)
+    if manager == "grow" and block_size < 256:
+        assert sum(o.metrics.num_preemptions for o in outputs) > 0
+    for output, prompt, wanted in zip(outputs, prompts, params):
+        for completion in output.outputs:
+            assert completion.token_ids == sample_alone(hf, tuple(prompt), wanted, completion.index)
+    for output, prompt in zip(found, prompts):
+        expected = beams_of_transformers(hf, tuple(prompt), beams, ())
+        assert [c.token_ids for c in output.outputs] == [tokens for tokens, _ in expected]
+
+
 BEAMS = [
     {"length_penalty": 1.0, "early_stopping": False}, {"length_penalty": 0.0, "early_stopping": "never"},
     {"length_penalty": -0.5, "early_stopping": True}, {"length_penalty": 2.0, "early_stopping": "never"},
@@ -108,7 +141,7 @@ def beams_of_transformers(hf, prompt, params, ends):
     out = hf.generate(
         torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False,
         num_beams=params.beam_width, num_return_sequences=params.num_returned,
-        max_new_tokens=params.max_tokens, length_penalty=params.length_penalty, early_stopping=params.early_stopping, eos_token_id=list(ends),
+        max_new_tokens=params.max_tokens, length_penalty=params.length_penalty, early_stopping=params.early_stopping, eos_token_id=list(ends) or None,
         pad_token_id=0, return_dict_in_generate=True, output_scores=True,
     )
     results = []
