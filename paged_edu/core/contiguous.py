@@ -61,6 +61,8 @@ class ContiguousKVManager:
         self.max_model_len = max_model_len
         self.needs_known_length = reservation in ("pow2", "oracle")
         self.emit = emit
+        self.num_copied_blocks = 0
+        """Blocks that were copied so far because a run moved or was forked."""
         self.reset()
 
     def reset(self) -> None:
@@ -183,6 +185,7 @@ class ContiguousKVManager:
 
     def _copy(self, held: _Held, source: int) -> list[Copy]:
         copies = [Copy(source + i, held.start + i) for i in range(num_blocks_for(held.seq.num_computed_tokens, self.block_size))]
+        self.num_copied_blocks += len(copies)
         if self.emit is not None:
             for i, copy in enumerate(copies):
                 self.emit(events.BlockCopied(held.seq.seq_id, i, copy.src, copy.dst))
