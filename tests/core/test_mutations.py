@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from test_prefix_cache import test_a_hit_that_is_the_oldest_of_all_is_not_overwritten_by_its_own_request as oldest_hit
-from test_scheduler_machine import ContiguousMachine, SchedulerMachine
+from test_scheduler_machine import GrowMachine, SchedulerMachine
 
 from paged_edu.core import scheduler as scheduler_module
 from paged_edu.core.block_pool import BlockPool
@@ -142,7 +142,7 @@ def search(examples=400, machine=SchedulerMachine):
 
 
 def search_contiguous(examples=400):
-    search(examples, ContiguousMachine)
+    search(examples, GrowMachine)
 
 
 FAULTS = {

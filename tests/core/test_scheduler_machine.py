@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from paged_edu.core.contiguous import RESERVATIONS
 from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.policy import FCFS, Priority
 from paged_edu.core.sequence import Request
@@ -172,27 +171,43 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (seq.stop_reason == "###") == (seq.seq_id in self.stopped)
 
 
-class ContiguousMachine(SchedulerMachine):
+class GrowMachine(SchedulerMachine):
     """The same life under the managers that came before paging."""
 
+    reservation = "grow"
+
     @initialize(
-        reservation=st.sampled_from([*RESERVATIONS, "grow"]), num_blocks=st.integers(2, 40), block_size=st.sampled_from([1, 2, 3, 4, 4, 16]),
+        num_blocks=st.integers(2, 40), block_size=st.sampled_from([1, 2, 3, 4, 4, 16]),
         max_len=st.sampled_from([12, MAX_LEN]), seqs=st.integers(2, 12), extra_budget=st.integers(0, 40), threshold=st.sampled_from([0, 0, 1, 5]),
         chunked=st.booleans(), priority=st.booleans(), mode=st.sampled_from(["auto", "recompute", "swap"]),
     )
-    def build(self, reservation, num_blocks, block_size, max_len, seqs, extra_budget, threshold, chunked, priority, mode):
+    def build(self, num_blocks, block_size, max_len, seqs, extra_budget, threshold, chunked, priority, mode):
         self.scheduler, self.runner = make(
             num_blocks, block_size, max_model_len=max_len, budget=(seqs + extra_budget) if chunked else MAX_LEN + extra_budget, seqs=seqs,
             policy=Priority() if priority else FCFS(), long_prefill_token_threshold=threshold if chunked else 0, enable_chunked_prefill=chunked,
-            reservation=reservation, preemption_mode=mode,
+            reservation=self.reservation, preemption_mode=mode,
         )
         self.start(False)
 
 
-SETTINGS = settings(max_examples=100, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
-SchedulerMachine.TestCase.settings = ContiguousMachine.TestCase.settings = SETTINGS
+class MaxMachine(GrowMachine):
+    reservation = "max"
+
+
+class Pow2Machine(GrowMachine):
+    reservation = "pow2"
+
+
+class OracleMachine(GrowMachine):
+    reservation = "oracle"
+
+
+for machine, examples in ((SchedulerMachine, 100), (GrowMachine, 60), (MaxMachine, 25), (Pow2Machine, 25), (OracleMachine, 25)):
+    machine.TestCase.settings = settings(
+        max_examples=examples, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck),
+    )
 TestScheduler = SchedulerMachine.TestCase
-TestContiguous = ContiguousMachine.TestCase
+TestGrow, TestMax, TestPow2, TestOracle = GrowMachine.TestCase, MaxMachine.TestCase, Pow2Machine.TestCase, OracleMachine.TestCase
 
 
 def test_every_mechanism_took_part():
