@@ -178,7 +178,8 @@ def test_what_is_no_finite_number_is_refused(name, value):
     ("max_tokens", -5, "at least 1"), ("max_tokens", 0, "at least 1"), ("seed", "x", "integer"), ("seed", -1, "between 0"),
     ("seed", 2**64, "between 0"), ("min_tokens", -1, "at least 0"), ("min_tokens", 17, r"max_tokens \(16\)"), ("max_tokens", 2.5, "integer"),
     ("logprobs", -1, "at least 0"), ("logprobs", True, "integer"), ("prompt_logprobs", 1.0, "integer"), ("presence_penalty", 2.5, "at most 2"),
-    ("frequency_penalty", -2.1, "at least -2"), ("ignore_eos", 1, "True or False"), ("stop_token_ids", "7", "list of token ids"), ("stop_token_ids", [-1], "at least 0"),
+    ("frequency_penalty", -2.1, "at least -2"),
+    ("ignore_eos", 1, "True or False"), ("stop_token_ids", "7", "list of token ids"), ("stop_token_ids", [-1], "at least 0"),
     ("stop_token_ids", [1.0], "integer"), ("top_k", float("nan"), "integer"), ("stop_token_ids", 7, "list of token ids"),
 ])
 def test_values_out_of_range_name_value_and_limit(name, value, limit):
