@@ -13,7 +13,7 @@ from typing import Any
 from ..core.sequence import Request, Sequence
 from ..sampling.beam import BeamSearchParams, ended, hypotheses, rank
 from ..sampling.detokenize import Detokenizer
-from ..sampling.logprobs import Entry
+from ..sampling.logprobs import TokenLogprobs
 from ..sampling.params import SamplingParams
 from ..sampling.stop import OutputText, Stop
 from .outputs import CompletionOutput
@@ -26,7 +26,7 @@ class Completions:
     def __init__(self, tokenizer: Any = None) -> None:
         self._detokenizer = Detokenizer(tokenizer) if tokenizer is not None else None
         self._texts: dict[str, dict[int, OutputText]] = {}      # request id -> sequence id -> its text so far
-        self._logprobs: dict[str, dict[int, list[Entry]]] = {}
+        self._logprobs: dict[str, dict[int, list[TokenLogprobs]]] = {}
         self.shown: dict[str, dict[int, int]] = {}
         """How many characters of each text were in the output that was returned last."""
 
@@ -65,26 +65,26 @@ class Completions:
             delta = shown[self.shown.get(seq.request.request_id, {}).get(seq.seq_id, 0) :]
         logprobs = total = None
         if isinstance(params, SamplingParams) and params.logprobs is not None:
-            logprobs = tuple(self._entries(seq)[: len(ids)])
+            logprobs = tuple(self._of_tokens(seq)[: len(ids)])
             total = sum((entry[token].logprob for entry, token in zip(logprobs, ids, strict=True)), 0.0)
         return CompletionOutput(seq.branch, shown, tuple(ids), reason, stop_reason, total, logprobs, delta)
 
-    def prompt_logprobs(self, record: PreparedRequest) -> tuple[Entry | None, ...] | None:
+    def prompt_logprobs(self, record: PreparedRequest) -> tuple[TokenLogprobs | None, ...] | None:
         """Those of the prompt, if asked for: as many as there are so far."""
         if not isinstance(record.params, SamplingParams) or record.params.prompt_logprobs is None:
             return None
-        for entry in record.prompt_entries[len(record.shown_prompt) - 1 :]:
+        for entry in record.prompt_token_logprobs[len(record.shown_prompt) - 1 :]:
             record.shown_prompt.append(self._with_texts(entry))
         return tuple(record.shown_prompt)
 
-    def _entries(self, seq: Sequence) -> list[Entry]:
+    def _of_tokens(self, seq: Sequence) -> list[TokenLogprobs]:
         """The log-probabilities of the output tokens of ``seq``, with texts; they catch up one by one."""
         entries = self._logprobs.setdefault(seq.request.request_id, {}).setdefault(seq.seq_id, [])
         for entry in seq.logprobs[len(entries) : seq.num_output_tokens]:
             entries.append(self._with_texts(entry))
         return entries
 
-    def _with_texts(self, entry: Entry) -> Entry:
+    def _with_texts(self, entry: TokenLogprobs) -> TokenLogprobs:
         if self._detokenizer is None:
             return entry
         texts = {token: self._detokenizer.token(token) for token in entry}

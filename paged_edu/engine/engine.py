@@ -218,7 +218,7 @@ class Engine:
                 self._notes.append(f"{error}: finish_reason 'abort'")
             else:
                 for request_id, (first, entries) in result.prompt_logprobs.items():     # kept before the scheduler counts them
-                    self._records[request_id].keep_prompt_entries(first, entries)
+                    self._records[request_id].keep_prompt_logprobs(first, entries)
                 sequences = self.scheduler.update(output, result)
                 grown = self._grown_requests(sequences)
                 self._end_at_stop_strings(sequences)

@@ -9,7 +9,7 @@ import numpy as np
 from ..checks import UnsupportedError
 from ..core.sequence import Request
 from ..sampling.beam import BeamSearchParams
-from ..sampling.logprobs import Entry
+from ..sampling.logprobs import TokenLogprobs
 from ..sampling.params import SamplingParams
 from .outputs import RequestMetrics
 
@@ -26,14 +26,14 @@ class PreparedRequest:
     prompt: str | None
     """The text, if the prompt was given as text."""
     metrics: RequestMetrics
-    prompt_entries: list[Entry] = field(default_factory=list)
+    prompt_token_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """The log-probabilities of the prompt's tokens so far, from the second one on, as the runner gave them."""
-    shown_prompt: list[Entry | None] = field(default_factory=lambda: [None])
+    shown_prompt: list[TokenLogprobs | None] = field(default_factory=lambda: [None])
     """The same with the texts of the tokens, from the first one on: it catches up when an output is made."""
 
-    def keep_prompt_entries(self, first: int, entries: Sequence[Entry]) -> None:
+    def keep_prompt_logprobs(self, first: int, entries: Sequence[TokenLogprobs]) -> None:
         """Keep what a step said of the tokens at position ``first`` and after. By position: a step that is computed again writes them again."""
-        self.prompt_entries[first - 1 : first - 1 + len(entries)] = entries
+        self.prompt_token_logprobs[first - 1 : first - 1 + len(entries)] = entries
 
 
 def check_tokens(params: SamplingParams, num_known: int, num_stops: int, gives_logprobs: bool) -> None:

@@ -16,7 +16,7 @@ from ..attention.cache import KVCache
 from ..attention.metadata import Attend, ModelInput, build_input
 from ..core.plan import ScheduledSeq, SchedulerOutput, StepResult
 from ..model.spec import CausalLM
-from ..sampling.logprobs import ROWS_AT_ONCE, Entry
+from ..sampling.logprobs import ROWS_AT_ONCE, TokenLogprobs
 from ..sampling.sampler import Sampler, SamplingState, State
 
 
@@ -78,23 +78,23 @@ class ModelRunner:
 
     def _prompt_logprobs(
         self, model: CausalLM, batch: ModelInput, hidden: Tensor, scheduled: Sequence[ScheduledSeq], sampling: Mapping[str, State],
-    ) -> dict[str, tuple[int, tuple[Entry, ...]]]:
+    ) -> dict[str, tuple[int, tuple[TokenLogprobs, ...]]]:
         """What the wanted logits of prompts say of the tokens after them; a few rows at a time, however long a prompt is.
 
         Raises BrokenLogitsError for a request whose logits are not finite.
         """
-        found: dict[str, tuple[int, tuple[Entry, ...]]] = {}
+        found: dict[str, tuple[int, tuple[TokenLogprobs, ...]]] = {}
         for item, count, end in zip(scheduled, batch.logits_counts, accumulate(batch.logits_counts), strict=True):
             own = bool(item.num_samples)            # the last row is for the first output token
             rows, state = batch.logits_rows[end - count : end - own], sampling[item.request_id]
             if not len(rows) or not isinstance(state, SamplingState):
                 continue
             first, k = item.seq_len - own - len(rows) + 1, state.params.prompt_logprobs or 0
-            entries: list[Entry] = []
+            entries: list[TokenLogprobs] = []
             for at in range(0, len(rows), ROWS_AT_ONCE):
                 part = rows[at : at + ROWS_AT_ONCE]
                 tokens = state.request.prompt_token_ids[first + at : first + at + len(part)]
-                entries += self.sampler.prompt_entries(item.request_id, model.logits(hidden[part]), tokens, k)
+                entries += self.sampler.prompt_token_logprobs(item.request_id, model.logits(hidden[part]), tokens, k)
             found[item.request_id] = first, tuple(entries)
         return found
 

@@ -34,11 +34,11 @@ class Logprob(NamedTuple):
     """Its bytes; those of several tokens, joined, are text where none of them is alone. None where the tokenizer does not say what they are."""
 
 
-Entry = dict[int, Logprob]
+TokenLogprobs = dict[int, Logprob]
 """The tokens at one position by id, in order of rank."""
 
 
-def entries(logits: Tensor, tokens: Sequence[int], k: int) -> list[Entry]:
+def token_logprobs(logits: Tensor, tokens: Sequence[int], k: int) -> list[TokenLogprobs]:
     """An entry for each row of ``logits`` ``[R, V]``, float32 or float64: its ``k`` most probable tokens, and the one of ``tokens`` ``[R]``.
 
     A token of V or more (a prompt may have it) is possible nowhere. The rows must have finite maxima.

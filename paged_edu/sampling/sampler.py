@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.plan import Branch, ScheduledSeq
 from .beam import search
-from .logprobs import Entry, entries
+from .logprobs import TokenLogprobs, token_logprobs
 from .penalties import adjusted
 from .rows import BeamState as BeamState
 from .rows import BrokenLogitsError as BrokenLogitsError
@@ -124,7 +124,7 @@ class Sampler:
         sampled: list[int] = tokens.tolist()
         return sampled
 
-    def prompt_entries(self, request_id: str, logits: Tensor, tokens: Sequence[int], k: int) -> list[Entry]:
+    def prompt_token_logprobs(self, request_id: str, logits: Tensor, tokens: Sequence[int], k: int) -> list[TokenLogprobs]:
         """The log-probabilities of prompt tokens: ``tokens`` ``[R]``, each with the logits of the position before it, ``[R, V]``.
 
         Raises BrokenLogitsError if a row has no finite maximum.
@@ -132,7 +132,7 @@ class Sampler:
         logits = self.without_padding(logits)
         if not bool(logits.amax(-1).isfinite().all()):
             raise BrokenLogitsError([request_id])
-        return entries(logits, tokens, k)
+        return token_logprobs(logits, tokens, k)
 
     def without_padding(self, logits: Tensor) -> Tensor:
         """``[R, V]`` in float32 or float64, with the tokens that there are."""
@@ -156,14 +156,14 @@ def _output_ids(item: ScheduledSeq, state: SamplingState) -> Sequence[int]:
     return next(seq.output_token_ids for seq in state.request.live if seq.seq_id == item.seq_id)
 
 
-def _logprobs(logits: Tensor, rows: Sequence[SampleRow], tokens: Sequence[int]) -> dict[int, Entry]:
-    """For each row that asks for it, what `entries` gives for its sampled token. ``logits``: the model's own."""
+def _logprobs(logits: Tensor, rows: Sequence[SampleRow], tokens: Sequence[int]) -> dict[int, TokenLogprobs]:
+    """For each row that asks for it, what `token_logprobs` gives for its sampled token. ``logits``: the model's own."""
     asking: dict[int, list[int]] = {}       # how many of the most probable -> rows
     for i, row in enumerate(rows):
         if row.state.params.logprobs is not None:
             asking.setdefault(row.state.params.logprobs, []).append(i)
-    found: dict[int, Entry] = {}
+    found: dict[int, TokenLogprobs] = {}
     for k, which in asking.items():
         own = logits if len(which) == len(logits) else logits[which]
-        found |= zip(which, entries(own, [tokens[i] for i in which], k), strict=True)
+        found |= zip(which, token_logprobs(own, [tokens[i] for i in which], k), strict=True)
     return found

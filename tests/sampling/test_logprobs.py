@@ -12,7 +12,7 @@ from paged_edu import Logprob, SamplingParams
 from paged_edu.core.plan import ScheduledSeq
 from paged_edu.core.sequence import Request, Sequence
 from paged_edu.sampling.detokenize import Detokenizer
-from paged_edu.sampling.logprobs import LOWEST_LOGPROB, entries
+from paged_edu.sampling.logprobs import LOWEST_LOGPROB, token_logprobs
 from paged_edu.sampling.sampler import BrokenLogitsError, Sampler, SamplingState
 
 
@@ -32,7 +32,7 @@ def by_definition(logits, token, k):
 def test_the_k_most_probable_and_the_own_token_in_order_of_rank(rows, k, data):
     """Full of ties, which are in order of ids."""
     tokens = [data.draw(st.integers(0, 6)) for _ in rows]
-    for found, logits, token in zip(entries(torch.tensor(rows, dtype=torch.float64), tokens, k), rows, tokens, strict=True):
+    for found, logits, token in zip(token_logprobs(torch.tensor(rows, dtype=torch.float64), tokens, k), rows, tokens, strict=True):
         expected = by_definition(logits, token, k)
         assert [(i, one.rank) for i, one in found.items()] == [(i, rank) for i, _, rank in expected]
         assert [one.logprob for one in found.values()] == pytest.approx([value for _, value, _ in expected], abs=1e-12)
@@ -95,9 +95,9 @@ def test_padding_of_the_head_is_no_part_of_the_distribution():
     (branch,) = branches(logits.tolist(), SamplingParams(temperature=0, logprobs=2), vocab_limit=10)
     assert branch.tokens == (3,)
     assert list(branch.logprobs[0]) == [3, 0]
-    assert sum(math.exp(one.logprob) for one in entries(logits[None, :10], [3], 10)[0].values()) == pytest.approx(1, abs=1e-6)
+    assert sum(math.exp(one.logprob) for one in token_logprobs(logits[None, :10], [3], 10)[0].values()) == pytest.approx(1, abs=1e-6)
     # A prompt may have such a token: nothing could have made it.
-    assert entries(logits[None, :10], [12], 1)[0] == {3: entries(logits[None, :10], [3], 0)[0][3], 12: Logprob(LOWEST_LOGPROB, 11)}
+    assert token_logprobs(logits[None, :10], [12], 1)[0] == {3: token_logprobs(logits[None, :10], [3], 0)[0][3], 12: Logprob(LOWEST_LOGPROB, 11)}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -105,7 +105,7 @@ def test_prompt_logits_that_are_not_finite_name_the_request(value):
     logits = torch.zeros(3, 5)
     logits[1, 4] = value
     with pytest.raises(BrokenLogitsError, match="logits of bad are not finite"):
-        Sampler().prompt_entries("bad", logits, [1, 2, 3], 1)
+        Sampler().prompt_token_logprobs("bad", logits, [1, 2, 3], 1)
 
 
 # -- what a token is -------------------------------------------------------------------------------------------------------------------
