@@ -207,13 +207,14 @@ class Scheduler(Queues):
             if n:
                 start = seq.num_computed_tokens
                 ids = (seq.token_ids[start],) if n == 1 else tuple(seq.token_ids[start : start + n])
-                first = n - 1 if caught_up else n
+                first = n - 1 if caught_up else None
                 if request.num_prompt_logits is not None:   # of the prompt, those that are still missing
-                    first = min(first, max(request.num_prompt_logits - start, 0))
+                    missing = max(request.num_prompt_logits - start, 0)
+                    first = missing if missing < n else None
                 step.scheduled.append(ScheduledSeq._make((              # the constructor takes twice as long
                     request.request_id, seq.seq_id, seq.branch, ids, start,
                     manager.slots(seq, start, start + n), tuple(manager.table(seq)),
-                    first if first < n else None, num_samples if caught_up else 0,
+                    first, num_samples if caught_up else 0,
                 )))
 
     # -- the end of a step ---------------------------------------------------------------------------------------------------------

@@ -44,11 +44,11 @@ def _penalise(logits: Tensor, rows: Sequence[SampleRow], which: Sequence[int]) -
     if not which:
         return
     vocab, big = logits.shape[-1], torch.finfo(logits.dtype).max
-    output, counts = np.unique(_entries(which, [np.array(rows[i].output_ids, dtype=np.int64) for i in which], vocab), return_counts=True)
+    output = _entries(which, [np.array(rows[i].output_ids, dtype=np.int64) for i in which], vocab)
     repeating = [i for i in which if rows[i].state.params.repetition_penalty != 1]
-    entries = np.union1d(output, _entries(repeating, [rows[i].state.prompt_ids for i in repeating], vocab))
-    times = np.zeros(len(entries))
-    times[np.searchsorted(entries, output)] = counts
+    prompts = _entries(repeating, [rows[i].state.prompt_ids for i in repeating], vocab)
+    entries, place = np.unique(np.concatenate([output, prompts]), return_inverse=True)
+    times = np.bincount(place[: len(output)], minlength=len(entries))       # in the output
     where = torch.from_numpy(entries).to(logits.device)
     row = np.searchsorted(which, entries // vocab)          # place in ``which``
 

@@ -103,8 +103,9 @@ class Sampler:
             tokens = self.sample(sampled, rows)
             known = _logprobs(sampled, rows, tokens)
             for row, i in enumerate(index):
-                branch = Branch(items[i].seq_id, (tokens[row],), (known[row],) if row in known else None)
-                branches[items[i].request_id] = (*branches.get(items[i].request_id, ()), branch)
+                item = items[i]
+                branch = Branch(item.seq_id, (tokens[row],), (known[row],) if known and row in known else None)
+                branches[item.request_id] = (*branches.get(item.request_id, ()), branch)
         for request_id, (state, where) in beams.items():
             if not bool(logits[where].amax(-1).isfinite().all()):
                 raise BrokenLogitsError([request_id])

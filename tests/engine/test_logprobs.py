@@ -57,7 +57,6 @@ def test_every_chunk_size_gives_every_position_once(block_size, length):
             check(done["mate"], SamplingParams())
             assert engine.runner.told == [("a", i) for i in range(1, length)]
             assert empty(engine)
-            assert not engine.completions._logprobs
 
 
 def throw_out(engine, name):
@@ -182,7 +181,6 @@ def served(tracer=None):
     for name, params in asked.items():
         check(done[name], params)
     assert empty(engine)
-    assert not engine.completions._logprobs
     return cut, sum(output.metrics.num_preemptions for output in done.values())
 
 
