@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .engine.outputs import CompletionOutput as CompletionOutput
     from .engine.outputs import RequestOutput as RequestOutput
     from .sampling.beam import BeamSearchParams as BeamSearchParams
+    from .sampling.logprobs import Logprob as Logprob
     from .sampling.params import SamplingParams as SamplingParams
 
 __version__ = "0.1.0"
@@ -24,9 +25,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "LLM": "engine.llm", "Engine": "engine.engine", "EngineConfig": "config", "SamplingParams": "sampling.params",
     "BeamSearchParams": "sampling.beam", "RequestOutput": "engine.outputs", "CompletionOutput": "engine.outputs", "UnsupportedError": "checks",
+    "Logprob": "sampling.logprobs",
 }
 __all__ = [
-    "LLM", "BeamSearchParams", "CompletionOutput", "Engine", "EngineConfig", "RequestOutput", "SamplingParams", "UnsupportedError", "__version__",
+    "LLM", "BeamSearchParams", "CompletionOutput", "Engine", "EngineConfig", "Logprob", "RequestOutput", "SamplingParams", "UnsupportedError",
+    "__version__",
 ]
 
 

@@ -170,6 +170,7 @@ class Chat:
                 interrupted = True
         if self.interactive:
             self._say(f"{watch}; stopped" if interrupted else str(watch))
+        watch.print_logprobs()
         return watch.text, interrupted
 
 
@@ -188,6 +189,11 @@ class _Watch:
         report, manager = self._llm.memory_report(), self._llm.engine.scheduler.manager
         if not output.finished:                 # whoever has ended has given its blocks back
             self._num_blocks = (report.total - report.external) // manager.block_size
+
+    def print_logprobs(self) -> None:
+        """The table of ``--logprobs``."""
+        if self._output is not None:
+            generate.print_logprobs(self._output, self._output.outputs[0])
 
     def __str__(self) -> str:
         if self._output is None:

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--beam-width", type=int, metavar="W", help="search with W beams instead of sampling")
     add("--length-penalty", type=float, metavar="P", help="of beams: above 0 favours length (default 1)")
     add_sampling_flags(parser, max_tokens=128)
+    add("--prompt-logprobs", type=int, metavar="K", help="the same table for the tokens of the prompt")
     add_engine_flags(parser)
     add("--json", action="store_true", help="one JSON object a line instead of text")
 
@@ -47,6 +48,11 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, max_tokens: int) -> N
     add("--top-p", type=float, default=1.0, metavar="P", help="likeliest tokens that make up P (default %(default)g)")
     add("--top-k", type=int, default=0, metavar="K", help="the K likeliest tokens; 0: all (default %(default)s)")
     add("--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P x the likeliest (default %(default)g)")
+    add("--presence-penalty", type=float, default=0.0, metavar="P", help="take P from the logit of tokens it has used")
+    add("--frequency-penalty", type=float, default=0.0, metavar="P", help="take P for each time it has used them")
+    add("--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: avoid tokens of prompt and output")
+    add("--logit-bias", action="append", metavar="ID=B", help="add B to the logit of token ID; again for more")
+    add("--logprobs", type=int, metavar="K", help="show each token's probability and the top K")
     add("--seed", type=int, default=0, metavar="N", help="the same seed gives the same texts (default %(default)s)")
     add("--stop", action="append", metavar="STR", help="end a text before STR; may be given again")
     add("--ignore-eos", action="store_true", help="go on after the model's end token")
@@ -81,9 +87,26 @@ def checked(args: argparse.Namespace, *, asks: bool = False) -> tuple[dict[str, 
     usual = COMPLETING if not asks else ASKING if n == 1 else ASKING_FOR_SEVERAL
     params = SamplingParams(
         temperature=usual if args.temperature is None else args.temperature, top_p=args.top_p, top_k=args.top_k, min_p=args.min_p,
-        max_tokens=args.max_tokens, stop=args.stop, ignore_eos=args.ignore_eos, n=n,
+        max_tokens=args.max_tokens, stop=args.stop, ignore_eos=args.ignore_eos, n=n, presence_penalty=args.presence_penalty,
+        frequency_penalty=args.frequency_penalty, repetition_penalty=args.repetition_penalty, logit_bias=_biases(args.logit_bias),
+        logprobs=args.logprobs, prompt_logprobs=getattr(args, "prompt_logprobs", None),
     )
     return options, params
+
+
+def _biases(given: list[str] | None) -> dict[str, float]:
+    """``--logit-bias ID=B``, as often as it was given; the ids are checked with the other parameters."""
+    biases: dict[str, float] = {}
+    for text in given or ():
+        token, _, bias = text.partition("=")
+        try:
+            value = float(bias)
+        except ValueError:
+            raise ValueError(f"--logit-bias must be ID=B, a token id and a number, such as 198=-100; not {text!r}") from None
+        if token in biases:
+            raise ValueError(f"--logit-bias has the token {token} twice")
+        biases[token] = value
+    return biases
 
 
 def _beam_params(args: argparse.Namespace) -> BeamSearchParams | None:
@@ -94,7 +117,10 @@ def _beam_params(args: argparse.Namespace) -> BeamSearchParams | None:
             raise ValueError("--length-penalty is for a beam search: give --beam-width as well")
         return None
     for flag, given in (("--temperature", args.temperature is not None), ("--top-p", args.top_p != 1), ("--top-k", args.top_k != 0),
-                        ("--min-p", args.min_p != 0), ("--stop", bool(args.stop)), ("--stream", args.stream)):
+                        ("--min-p", args.min_p != 0), ("--presence-penalty", args.presence_penalty != 0),
+                        ("--frequency-penalty", args.frequency_penalty != 0), ("--repetition-penalty", args.repetition_penalty != 1),
+                        ("--logit-bias", bool(args.logit_bias)), ("--logprobs", args.logprobs is not None),
+                        ("--prompt-logprobs", args.prompt_logprobs is not None), ("--stop", bool(args.stop)), ("--stream", args.stream)):
         if given:
             raise ValueError(f"{flag} does not go with --beam-width: a beam search does not sample, and its texts are certain at its end")
     return BeamSearchParams(
@@ -160,6 +186,7 @@ def _stream_text(output: RequestOutput) -> None:
     done = output.outputs[0]
     print(_for_stdout(done.delta), end="\n" if output.finished else "", flush=True)
     if output.finished:
+        print_logprobs(output, done)
         note(_head(output, done))
 
 
@@ -186,13 +213,33 @@ def _head(output: RequestOutput, done: CompletionOutput) -> str:
 def _print_text(output: RequestOutput, done: CompletionOutput, between: str) -> None:
     prompt, text = _for_stdout((output.prompt or "") + between), _for_stdout(done.text)
     print(f"{styled(_head(output, done), 2, sys.stdout)}\n{styled(prompt, 1, sys.stdout)}{text}\n")
+    print_logprobs(output, done)
+
+
+def print_logprobs(output: RequestOutput, done: CompletionOutput) -> None:
+    """The tables that were asked for; that of the prompt with the first text only."""
+    from .logprobs_view import print_table
+
+    if output.prompt_logprobs is not None and done.index == 0:
+        print_table("prompt", output.prompt_token_ids, output.prompt_logprobs)
+        print()
+    if done.logprobs:
+        print_table("token", done.token_ids, done.logprobs)
+        print()
 
 
 def _record(output: RequestOutput, done: CompletionOutput) -> dict[str, Any]:
-    return {
+    from .logprobs_view import as_json
+
+    record = {
         "request_id": output.request_id, "index": done.index, "prompt": output.prompt, "text": done.text, "token_ids": list(done.token_ids),
         "finish_reason": done.finish_reason, "stop_reason": done.stop_reason, "cumulative_logprob": done.cumulative_logprob,
     }
+    if done.logprobs is not None:
+        record["logprobs"] = as_json(done.logprobs)
+    if output.prompt_logprobs is not None:
+        record |= {"prompt_token_ids": list(output.prompt_token_ids), "prompt_logprobs": as_json(output.prompt_logprobs)}
+    return record
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------------------

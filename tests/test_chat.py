@@ -51,6 +51,17 @@ def test_a_message_a_line_through_a_pipe(model, llm):
     assert done.stderr == f"paged-edu: loading {model} ...\n"
 
 
+def test_penalties_and_logprobs_reach_the_model(model, llm):
+    flags = ("--max-tokens", "5", "--ignore-eos", "--repetition-penalty", "1.8", "--logit-bias", "199=-50", "--logprobs", "1")
+    done = pipe(model, "Speak!\n", *flags)
+    params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True, repetition_penalty=1.8, logit_bias={199: -50}, logprobs=1)
+    answer = llm.chat([{"role": "user", "content": "Speak!"}], params, use_tqdm=False)[0].outputs[0]
+    text, table = done.stdout.split(answer.text + "\n", 1)
+    assert text == ""
+    assert [line.split("  ")[0] for line in table.splitlines()[1:6]] == [
+        repr(entry[token].decoded_token) for entry, token in zip(answer.logprobs, answer.token_ids)]
+
+
 def test_commands(model):
     text = "/help\n/system\n/system Be kind.\n/system\n/undo\nSpeak!\n/undo\n/reset\n/dance\n/exit\nnot read\n"
     done = pipe(model, text, "--max-tokens", "3", "--ignore-eos")

@@ -1,6 +1,7 @@
 """``paged-edu generate``: texts, JSON, streams, and prompts from a file or a pipe."""
 import io
 import json
+import math
 import re
 import sys
 
@@ -160,12 +161,70 @@ def test_several_texts_a_prompt(capsys):
         assert "".join(row["delta"] for row in deltas if row["index"] == index) == sampled[index]["text"]
 
 
+def strict(line):
+    """A JSON line, which has no NaN and no Infinity (known fault B64)."""
+    return json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+
+
+def test_logprobs_as_a_table(capsys):
+    common = ("generate", "ROMEO: and", "--max-tokens", "4", "--temperature", "0", "--ignore-eos", "--logprobs", "2", "--prompt-logprobs", "0")
+    row = strict(run(capsys, *common, "--json")[1])
+    for out in (run(capsys, *common)[1], run(capsys, *common, "--stream")[1]):
+        prompt, tokens = (part.splitlines() for part in out.split("\n\n")[-3:-1])
+        assert prompt[-len(row["prompt_token_ids"]) - 1].split() == ["prompt", "id", "probability", "logprob", "rank", "instead"]
+        assert tokens[0].split() == ["token", "id", "probability", "logprob", "rank", "instead"]
+        assert len(tokens) == 5
+        assert tokens[0].index("id") == tokens[1].index(str(row["token_ids"][0])) + len(str(row["token_ids"][0])) - 2, "aligned"
+        for line, token, entries in zip(tokens[1:], row["token_ids"], row["logprobs"]):
+            own = next(entry for entry in entries if entry["token_id"] == token)
+            assert line.startswith(repr(own["token"]))
+            assert f" {own['logprob']:.3f} " in line
+            assert f"{100 * math.exp(own['logprob']):.1f} %" in line
+            assert all(repr(entry["token"]) in line for entry in entries)
+        assert not re.search(r"[\x1b\r]| $", out, re.M), "no codes and no trailing spaces in a pipe"
+
+
+def test_logprobs_as_json(capsys):
+    common = ("generate", "ROMEO: and", "--max-tokens", "4", "--ignore-eos", "--logprobs", "2", "--prompt-logprobs", "1", "--json")
+    row = strict(run(capsys, *common)[1])
+    assert [len(row[name]) for name in ("token_ids", "logprobs")] == [4, 4]
+    assert row["prompt_logprobs"][0] is None
+    assert len(row["prompt_logprobs"]) == len(row["prompt_token_ids"])
+    for token, entries in zip(row["token_ids"] + row["prompt_token_ids"][1:], row["logprobs"] + row["prompt_logprobs"][1:]):
+        assert token in [entry["token_id"] for entry in entries]
+        assert [entry["rank"] for entry in entries[:1]] == [1]
+        assert all(bytes(entry["bytes"]).decode() == entry["token"] for entry in entries)
+    assert row["cumulative_logprob"] == pytest.approx(sum(
+        entry["logprob"] for token, entries in zip(row["token_ids"], row["logprobs"]) for entry in entries if entry["token_id"] == token))
+    last = strict(run(capsys, *common, "--stream")[1].splitlines()[-1])
+    assert last["logprobs"] == row["logprobs"]
+
+
+def test_penalties_and_biases(capsys):
+    common = ("generate", "ROMEO:", "--max-tokens", "12", "--temperature", "0", "--ignore-eos", "--json")
+    plain = json.loads(run(capsys, *common)[1])["token_ids"]
+    banned = json.loads(run(capsys, *common, "--logit-bias", f"{plain[0]}=-100", "--logit-bias", f"{plain[1]}=-100")[1])["token_ids"]
+    assert not {plain[0], plain[1]} & set(banned)
+    for flag in ("--presence-penalty", "--frequency-penalty", "--repetition-penalty"):
+        varied = json.loads(run(capsys, *common, flag, "2")[1])["token_ids"]
+        assert len(set(varied)) >= len(set(plain))
+        assert varied != plain
+    assert json.loads(run(capsys, *common, "--presence-penalty", "-2")[1])["token_ids"] != plain, "a negative number is no flag"
+
+
 @pytest.mark.parametrize(("flags", "message"), [
     (["--beam-width", "2", "--temperature", "1"], "--temperature does not go with --beam-width"),
     (["--beam-width", "2", "--stream"], "--stream does not go with --beam-width"), (["--beam-width", "0"], "beam_width must be at least 1, not 0"),
     (["--beam-width", "2", "--n", "3"], "between 1 and 2, not 3"),
     (["--n", "2", "--stream"], "there is 1 prompt of 2 texts each"),
     (["--length-penalty", "3"], "--length-penalty is for a beam search"),
+    (["--beam-width", "2", "--logprobs", "1"], "--logprobs does not go with --beam-width"),
+    (["--beam-width", "2", "--repetition-penalty", "1.5"], "--repetition-penalty does not go with --beam-width"),
+    (["--beam-width", "2", "--logit-bias", "3=1"], "--logit-bias does not go with --beam-width"),
+    (["--logit-bias", "3"], "--logit-bias must be ID=B, a token id and a number, such as 198=-100; not '3'"),
+    (["--logit-bias", "3=x"], "not '3=x'"), (["--logit-bias", "x=3"], "every token id of logit_bias must be an integer, not 'x'"),
+    (["--logit-bias", "3=nan"], "logit_bias of token 3 must be"), (["--logit-bias", "3=1", "--logit-bias", "3=2"], "has the token 3 twice"),
+    (["--logprobs", "-1"], "logprobs must be at least 0, not -1"), (["--presence-penalty", "3"], "presence_penalty must be at least -2"),
     (["--n", "0"], "n must be at least 1, not 0"), (["--preemption-mode", "pray"], "'pray'"),
     (["--swap-space", "-1"], "swap_space must be at least 0"),
 ])

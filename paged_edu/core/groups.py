@@ -16,7 +16,8 @@ Fork = tuple[Sequence, Sequence]
 
 
 def branch_out(request: Request, branches: Iterable[Branch], seq_ids: Iterator[int]) -> tuple[Branching, list[Fork]]:
-    """What ``branches``, all survivors and hypotheses of the request, make of its live sequences. Nothing is changed yet.
+    """What ``branches``, all survivors and hypotheses of the request, make of its live sequences. Nothing is changed yet, but that
+    log-probabilities run ahead of their tokens.
 
     Raises ValueError for a branch of an unknown parent, more survivors than the request has places for, or, unless it is a beam search,
     anything but one branch for each live sequence (n of them when it fans out).
@@ -40,9 +41,12 @@ def branch_out(request: Request, branches: Iterable[Branch], seq_ids: Iterator[i
         if parent.seq_id in placed:
             number = next(numbers) if branch.finish_reason is None else parent.branch
             seq = Sequence(next(seq_ids), request, number, [], parent.num_computed_tokens)
+            seq.logprobs = parent.logprobs[: parent.num_output_tokens]
             children.append(seq)
             forks.append((parent, seq))
         placed.add(parent.seq_id)
+        if branch.logprobs is not None:
+            seq.logprobs[parent.num_output_tokens :] = branch.logprobs
         tokens.append((seq, parent.token_ids + list(branch.tokens), branch.tokens, parent.cumulative_logprob + branch.logprob))
         if branch.finish_reason is None:
             going_on.append(seq)

@@ -73,9 +73,14 @@ class PagedKVManager:
         return f"needs {need} blocks of {self.block_size}{also}; the pool has {self.num_blocks}"
 
     def _lookup(self, seq: Sequence, num_tokens: int) -> list[tuple[int, int]]:
-        """``(entry, block)`` of the full blocks at the beginning of ``seq`` that the prefix index has."""
+        """``(entry, block)`` of the full blocks at the beginning of ``seq`` that the prefix index has.
+
+        A hit is not computed and gives no logits: a request that wants those of its prompt finds no more than it has had them for.
+        """
         if self.index is None:
             return []
+        if seq.request.num_prompt_logits is not None:
+            num_tokens = min(num_tokens, seq.request.num_prompt_logits)
         return self.index.lookup(seq.token_ids[:num_tokens], self.block_size, seq.request.cache_salt)
 
     def _hits_in_use(self, seq: Sequence) -> int:

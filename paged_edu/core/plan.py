@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 COMPUTED_SLOT = -1
 """Slot of a token whose keys and values are in the cache already: it is queried, nothing is written."""
@@ -40,7 +40,8 @@ class ScheduledSeq(NamedTuple):
     block_table: tuple[int, ...]
     """Physical block of each logical block, enough to cover ``start + num_new`` tokens."""
     logits_from: int | None = None
-    """Index into ``token_ids`` of the first token whose logits are wanted; None: the sequence has not caught up."""
+    """Index into ``token_ids`` of the first token whose logits are wanted: the last one's to sample, a prompt's for ``prompt_logprobs``; None: no
+    logits are wanted."""
     num_samples: int = 0
     """0: nothing is sampled; n: the token after the last one is sampled n times and fans out into n branches."""
 
@@ -102,8 +103,8 @@ class Branch(NamedTuple):
     """``seq_id`` of the sequence that this branch continues."""
     tokens: tuple[int, ...]
     """The sampled tokens: one; several once drafts can be accepted."""
-    logprobs: tuple[Mapping[int, float], ...] | None = None
-    """The log-probabilities that the user asked for, by token id, for each of ``tokens``; no runner gives them yet."""
+    logprobs: tuple[Any, ...] | None = None
+    """What the user asked to know of the distribution that each of ``tokens`` came from, one entry a token; the core only carries it along."""
     logprob: float = 0.0
     """Log-probability of ``tokens`` under the raw distribution: what the sequence's ``cumulative_logprob`` grows by."""
     finish_reason: str | None = None
@@ -117,3 +118,5 @@ class StepResult:
     branches: Mapping[str, tuple[Branch, ...]] = field(default_factory=dict)
     elapsed: float = 0.0
     """Seconds that the step took, by the runner's own clock: a runner that only predicts may say what it predicts."""
+    prompt_logprobs: Mapping[str, tuple[int, tuple[Any, ...]]] = field(default_factory=dict)
+    """For each request that had logits of its prompt computed: the position of the first token that they are about, and an entry a token."""

@@ -209,10 +209,14 @@ class Scheduler(Queues):
             if n:
                 start = seq.num_computed_tokens
                 ids = (seq.token_ids[start],) if n == 1 else tuple(seq.token_ids[start : start + n])
+                first = n - 1 if caught_up else None
+                if request.num_prompt_logits is not None:   # of the prompt, those that are still missing
+                    missing = max(request.num_prompt_logits - start, 0)
+                    first = missing if missing < n else None
                 step.scheduled.append(ScheduledSeq._make((              # the constructor takes twice as long
                     request.request_id, seq.seq_id, seq.branch, ids, start,
                     manager.slots(seq, start, start + n), tuple(manager.table(seq)),
-                    n - 1 if caught_up else None, num_samples if caught_up else 0,
+                    first, num_samples if caught_up else 0,
                 )))
 
     # -- the end of a step ---------------------------------------------------------------------------------------------------------
@@ -228,6 +232,8 @@ class Scheduler(Queues):
                     raise ValueError(f"step {output.step}: {item.request_id!r} was to be sampled and the runner gave no token for it")
                 seq.num_computed_tokens = item.start + len(item.token_ids)
                 self.manager.commit(seq, seq.num_computed_tokens)
+                if seq.request.num_prompt_logits is not None:
+                    seq.request.got_prompt_logits(item.seq_len)
         grown: list[Sequence] = []
         for request_id, branches in result.branches.items():
             self._branch_out(request_id, branches, grown)
@@ -245,6 +251,8 @@ class Scheduler(Queues):
         live = request.live
         if request.n == 1 == len(branches) and branches[0].parent == live[0].seq_id and not request.beam:
             seq, branch = live[0], branches[0]              # nearly always: no lists to compare
+            if branch.logprobs is not None:
+                seq.logprobs[seq.num_output_tokens :] = branch.logprobs
             seq.token_ids += branch.tokens
             if branch.logprob:
                 seq.cumulative_logprob += branch.logprob

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class Status(StrEnum):
@@ -38,10 +39,12 @@ class Sequence:
     stop_reason: int | str | None = None
     """The stop token or string that ended it; "kv_pool" when it had the whole pool and filled it."""
     cumulative_logprob: float = 0.0
-    """Sum of the log-probabilities of its output tokens, where the runner gives them."""
+    """Sum of the log-probabilities of its output tokens, in a beam search."""
     leader: Sequence | None = None
     """While the group comes back: the branch that computes the first ``num_led_tokens`` tokens for this one as well."""
     num_led_tokens: int = 0
+    logprobs: list[Any] = field(default_factory=list)
+    """``Branch.logprobs`` of its output tokens, if asked for. They are stored just before their tokens: an interruption may leave some too many."""
 
     @property
     def num_tokens(self) -> int:
@@ -122,6 +125,8 @@ class Request:
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache held when the request was first admitted."""
+    num_prompt_logits: int | None = None
+    """For a request that wants the logits of its whole prompt: so many positions have given theirs. None: it doesn't want them, or has them all."""
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
@@ -134,6 +139,11 @@ class Request:
     @property
     def finished(self) -> bool:
         return self.status is Status.FINISHED
+
+    def got_prompt_logits(self, num_computed: int) -> None:
+        """The runner gave the missing logits of the positions before ``num_computed``; those of the last one belong to the first output token."""
+        done = max(num_computed, self.num_prompt_logits or 0)
+        self.num_prompt_logits = done if done < len(self.prompt_token_ids) - 1 else None
 
     @property
     def forked(self) -> bool:

@@ -1,7 +1,8 @@
-"""Completions: the text of each output sequence, found again from its tokens whenever it is asked for.
+"""Completions: the text of each output sequence and its log-probabilities, found again from its tokens whenever they are asked for.
 
 A text belongs to a sequence and *catches up* with its output tokens, as the cache does with `num_computed_tokens`. So a fork, a preemption, a
-recovery or a step that was interrupted need nothing here: whatever was lost is read again from the tokens.
+recovery or a step that was interrupted need nothing here: whatever was lost is read again from the tokens. The same holds for the
+log-probabilities, which the runner gives by token id and which get their texts here.
 """
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ from typing import Any
 from ..core.sequence import Request, Sequence
 from ..sampling.beam import BeamSearchParams, ended, hypotheses, rank
 from ..sampling.detokenize import Detokenizer
+from ..sampling.logprobs import TokenLogprobs
 from ..sampling.params import SamplingParams
 from ..sampling.stop import OutputText, Stop
 from .outputs import CompletionOutput
+from .prepared import PreparedRequest
 
 
 class Completions:
@@ -23,6 +26,7 @@ class Completions:
     def __init__(self, tokenizer: Any = None) -> None:
         self._detokenizer = Detokenizer(tokenizer) if tokenizer is not None else None
         self._texts: dict[str, dict[int, OutputText]] = {}      # request id -> sequence id -> its text so far
+        self._logprobs: dict[str, dict[int, list[TokenLogprobs]]] = {}
         self.shown: dict[str, dict[int, int]] = {}
         """How many characters of each text were in the output that was returned last."""
 
@@ -52,14 +56,39 @@ class Completions:
 
     def completion(self, seq: Sequence, params: SamplingParams | BeamSearchParams) -> CompletionOutput:
         """The output of ``seq`` so far. A stop string wins over any other end: those are found on later tokens, or on the same one."""
-        ids, reason, stop_reason = seq.output_token_ids, seq.finish_reason, seq.stop_reason
+        ids, reason, stop_reason, shown, delta = seq.output_token_ids, seq.finish_reason, seq.stop_reason, "", ""
         text = self._read(seq, params)
-        if text is None:
-            return CompletionOutput(seq.branch, "", tuple(ids), reason, stop_reason)
-        if text.stop is not None:
-            ids, reason, stop_reason = ids[: text.stop.num_tokens], "stop", text.stop.string
-        shown = self.shown.get(seq.request.request_id, {}).get(seq.seq_id, 0)
-        return CompletionOutput(seq.branch, text.text, tuple(ids), reason, stop_reason, delta=text.text[shown:])
+        if text is not None:
+            if text.stop is not None:
+                ids, reason, stop_reason = ids[: text.stop.num_tokens], "stop", text.stop.string
+            shown = text.text
+            delta = shown[self.shown.get(seq.request.request_id, {}).get(seq.seq_id, 0) :]
+        logprobs = total = None
+        if isinstance(params, SamplingParams) and params.logprobs is not None:
+            logprobs = tuple(self._of_tokens(seq)[: len(ids)])
+            total = sum((entry[token].logprob for entry, token in zip(logprobs, ids, strict=True)), 0.0)
+        return CompletionOutput(seq.branch, shown, tuple(ids), reason, stop_reason, total, logprobs, delta)
+
+    def prompt_logprobs(self, record: PreparedRequest) -> tuple[TokenLogprobs | None, ...] | None:
+        """Those of the prompt, if asked for: as many as there are so far."""
+        if not isinstance(record.params, SamplingParams) or record.params.prompt_logprobs is None:
+            return None
+        for entry in record.prompt_token_logprobs[len(record.shown_prompt) - 1 :]:
+            record.shown_prompt.append(self._with_texts(entry))
+        return tuple(record.shown_prompt)
+
+    def _of_tokens(self, seq: Sequence) -> list[TokenLogprobs]:
+        """The log-probabilities of the output tokens of ``seq``, with texts; they catch up one by one."""
+        entries = self._logprobs.setdefault(seq.request.request_id, {}).setdefault(seq.seq_id, [])
+        for entry in seq.logprobs[len(entries) : seq.num_output_tokens]:
+            entries.append(self._with_texts(entry))
+        return entries
+
+    def _with_texts(self, entry: TokenLogprobs) -> TokenLogprobs:
+        if self._detokenizer is None:
+            return entry
+        texts = {token: self._detokenizer.token(token) for token in entry}
+        return {token: known._replace(decoded_token=texts[token][0], bytes=texts[token][1]) for token, known in entry.items()}
 
     def _read(self, seq: Sequence, params: SamplingParams | BeamSearchParams) -> OutputText | None:
         """Catch up with the tokens of ``seq``.
@@ -89,4 +118,5 @@ class Completions:
 
     def forget(self, request_id: str) -> None:
         self._texts.pop(request_id, None)
+        self._logprobs.pop(request_id, None)
         self.shown.pop(request_id, None)

@@ -22,11 +22,11 @@ from ..core.sequence import Request
 from ..core.sequence import Sequence as CoreSequence
 from ..sampling.beam import BeamSearchParams, check_vocab
 from ..sampling.params import SamplingParams
-from ..sampling.sampler import BeamState, BrokenLogitsError, SamplingState, State
+from ..sampling.rows import BeamState, BrokenLogitsError, SamplingState, State
 from .completions import Completions
 from .listeners import Listeners
 from .outputs import RequestMetrics, RequestOutput
-from .prepared import Params, PreparedRequest, derived_seed
+from .prepared import Params, PreparedRequest, check_tokens, derived_seed
 from .prompts import Prompt as Prompt
 from .prompts import check_ids, salt_of, tokenize
 from .runner import Runner
@@ -47,6 +47,7 @@ class Engine:
         self.runner = runner
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
+        self.num_known = vocab_size if tokenizer is None else min(vocab_size, len(tokenizer))      # the head may have rows for padding
         self.eos_token_ids = frozenset(eos_token_ids)
         self.seed = seed
         self.clock = clock
@@ -95,17 +96,17 @@ class Engine:
             n=params.beam_width if isinstance(params, BeamSearchParams) else params.n, beam=isinstance(params, BeamSearchParams),
             cache_salt=salt_of(prompt), priority=priority, arrival_time=now,
         )
-        if params.min_tokens and len(request.eos_token_ids | request.stop_token_ids) >= self.vocab_size:
-            raise ValueError(f"min_tokens={params.min_tokens} bans every token: the stop tokens are the whole vocabulary of {self.vocab_size}")
+        stops = request.eos_token_ids | request.stop_token_ids
+        if isinstance(params, SamplingParams):
+            check_tokens(params, self.num_known, sum(token < self.num_known for token in stops), self.runner.gives_logprobs)
+            request.num_prompt_logits = None if params.prompt_logprobs is None else 0
         if params.stop and self.tokenizer is None:
             raise ValueError(f"stop={list(params.stop)} is looked for in the text, and this engine has no tokenizer; use stop_token_ids")
         self.scheduler.check(request)
         if params.stop and self.scheduler.manager.needs_known_length:
             raise ValueError(f"stop={list(params.stop)} may end an output early, and this KV manager reserves for its true length; leave it out")
         if isinstance(params, BeamSearchParams):
-            longest = self.scheduler.config.max_model_len - len(ids)
-            known = self.vocab_size if self.tokenizer is None else min(self.vocab_size, len(self.tokenizer))
-            check_vocab(params, known, request.eos_token_ids | request.stop_token_ids, longest)
+            check_vocab(params, self.num_known, stops, self.scheduler.config.max_model_len - len(ids))
         return PreparedRequest(request, params, text, RequestMetrics(now))
 
     def queue(self, prepared: PreparedRequest) -> None:
@@ -119,7 +120,7 @@ class Engine:
         else:
             seed = params.seed if params.seed is not None else derived_seed(self.seed, self._num_added)
             stops = tuple(sorted(request.eos_token_ids | request.stop_token_ids))
-            state = SamplingState(params, seed, len(request.prompt_token_ids), stops)
+            state = SamplingState(params, seed, request, stops)
         try:
             self._records[request.request_id], self._sampling[request.request_id] = prepared, state
             self.scheduler.add(request)
@@ -218,6 +219,8 @@ class Engine:
                 self._aborts += error.request_ids
                 self._notes.append(f"{error}: finish_reason 'abort'")
             else:
+                for request_id, (first, entries) in result.prompt_logprobs.items():     # kept before the scheduler counts them
+                    self._records[request_id].keep_prompt_logprobs(first, entries)
                 sequences = self.scheduler.update(output, result)
                 grown = self._grown_requests(sequences)
                 self._end_at_stop_strings(sequences)
@@ -298,6 +301,7 @@ class Engine:
         return RequestOutput(
             request.request_id, record.prompt, request.prompt_token_ids,
             self.completions.of(request, record.params), request.finished, record.metrics, request.num_cached_tokens,
+            self.completions.prompt_logprobs(record),
         )
 
     # -- watching ------------------------------------------------------------------------------------------------------------------

@@ -45,6 +45,8 @@ class FakeRunner:
     ``num_cpu_blocks`` is the size of host memory. ``beams`` says which request ids are beam searches; tests add to it.
     """
 
+    gives_logprobs = False
+
     def __init__(self, num_blocks: int, block_size: int, vocab_size: int = 1000, num_cpu_blocks: int = 0) -> None:
         self.block_size = block_size
         self.vocab_size = vocab_size

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..sampling.logprobs import TokenLogprobs
+
 
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
@@ -18,9 +20,9 @@ class CompletionOutput:
     stop_reason: int | str | None
     """The user's stop token or stop string; "kv_pool" when the request, alone, had filled the pool; None for the model's own end token."""
     cumulative_logprob: float | None = None
-    """Natural logarithm of the probability of ``token_ids``, in a beam search; None for samples."""
-    logprobs: tuple[dict[int, float], ...] | None = None
-    """Not served yet: always None."""
+    """Natural logarithm of the probability of ``token_ids``: in a beam search, and where ``logprobs`` were asked for; otherwise None."""
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """One entry for each of ``token_ids``: `Logprob` by token id, in order of rank. None: not asked for."""
     delta: str = ""
     """What ``text`` grew by since the output of this request that was returned before; joined, the deltas are the text."""
 
@@ -53,5 +55,6 @@ class RequestOutput:
     metrics: RequestMetrics
     num_cached_tokens: int = 0
     """Prompt tokens that were found in the prefix cache."""
-    prompt_logprobs: tuple[dict[int, float] | None, ...] | None = None
-    """Not served yet: always None."""
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    """As `CompletionOutput.logprobs`, one entry for each prompt token, the first None: nothing comes before it. Shorter only for a request that
+    was aborted before its prompt had been computed. None: not asked for."""

@@ -190,6 +190,7 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._pieces = _pieces(tokenizer)
         self._bytes: dict[tuple[int, bool], bytes] = {}
+        self._tokens: dict[int, tuple[str, bytes | None]] = {}
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             self._special = frozenset(tokenizer.all_special_ids)
@@ -219,6 +220,23 @@ class Detokenizer:
             return found
 
         return ByteStream(bytes_of, pieces.strip, pieces.num_strip)
+
+    def token(self, token_id: int) -> tuple[str, bytes | None]:
+        """One token by itself, special ones included: its text, with U+FFFD for parts of characters, and its bytes.
+
+        None for bytes that only the tokenizer knows; an id that it does not have is the empty text.
+        """
+        if token_id not in self._tokens:
+            self._tokens[token_id] = self._look_at(token_id)
+        return self._tokens[token_id]
+
+    def _look_at(self, token_id: int) -> tuple[str, bytes | None]:
+        if self._pieces is None:
+            text = str(self._tokenizer.decode([token_id]))
+            return text, None if REPLACEMENT in text else text.encode()
+        token = self._tokenizer.backend_tokenizer.id_to_token(token_id)
+        data = b"" if token is None else self._pieces.of(token, False)
+        return data.decode("utf-8", "replace"), data
 
 
 def _pieces(tokenizer: Any) -> _Pieces | None:

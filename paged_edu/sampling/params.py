@@ -1,20 +1,19 @@
 """SamplingParams: how the tokens of a request are chosen and when it ends. vLLM's names; checked when it is made, never ignored."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import checks
-from ..checks import UnsupportedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How to sample, in this order: bias and penalties (not served yet), temperature, top-k, top-p, min-p.
+    """How to sample, in this order: logit bias, penalties (repetition, then frequency and presence), temperature, top-k, top-p, min-p.
 
-    ``temperature=0`` is greedy. Without a ``seed`` the engine derives one from its own. Raises ValueError, with the value and its limits,
-    for NaN, infinite, negative or otherwise impossible values, and `UnsupportedError` for what is not served yet.
+    ``temperature=0`` is greedy: the most probable token after bias and penalties. Without a ``seed`` the engine derives one from its own. Raises
+    ValueError, with the value and its limits, for NaN, infinite, negative or otherwise impossible values.
     """
 
     n: int = 1
@@ -28,9 +27,11 @@ class SamplingParams:
     min_p: float = 0.0
     """Keep tokens with at least this share of the most probable one's probability."""
     presence_penalty: float = 0.0
-    """Not served yet, like the next two; at their defaults they do nothing."""
+    """Taken from the logit of each token that the output has; -2 to 2."""
     frequency_penalty: float = 0.0
+    """Taken from the logit of each token of the output once for each time that it is there; -2 to 2."""
     repetition_penalty: float = 1.0
+    """For each token that prompt or output has: a positive logit is divided by it, a negative one multiplied, as in transformers. Above 0."""
     seed: int | None = None
     """Same seed, same prompt: same tokens, whatever shares the batch and whether the request was preempted."""
     stop: str | Sequence[str] | None = None
@@ -45,9 +46,12 @@ class SamplingParams:
     max_tokens: int = 16
     """At most that many output tokens; at least 1."""
     logprobs: int | None = None
-    """Not served yet, like the next two."""
+    """With each output token, the log-probabilities of so many most probable tokens and its own: of the model's distribution, before everything
+    that is done to it here. 0: its own only; None: none; at most the vocabulary."""
     prompt_logprobs: int | None = None
-    logit_bias: dict[int, float] | None = None
+    """The same for each prompt token, given those before it. Such a request computes its whole prompt, whatever the prefix cache holds."""
+    logit_bias: Mapping[Any, float] | None = field(default=None, hash=False)
+    """Token id -> what is added to its logit, -100 to 100. An id may be written as text, as JSON has it; the attribute has numbers."""
     include_stop_str_in_output: bool = False
     """The text ends with the stop string, or the end or stop token, that ended it; otherwise before it. The token ids have it in any case."""
     skip_special_tokens: bool = True
@@ -72,18 +76,19 @@ class SamplingParams:
             checks.flag(name, getattr(self, name))
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         object.__setattr__(self, "stop_token_ids", checks.token_ids("stop_token_ids", self.stop_token_ids))
-        self._refuse_unserved()
-
-    def _refuse_unserved(self) -> None:
-        defaults = {f.name: f.default for f in fields(self)}
-        unserved = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs", "logit_bias")
-        for name in unserved:
-            if getattr(self, name) != defaults[name]:
-                raise UnsupportedError(f"{name}={getattr(self, name)!r} is not served yet; leave it at {defaults[name]!r}")
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name), 0)
+        object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether the tokens that are there already change the logits."""
+        return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
 
 def _stop_strings(stop: Any) -> tuple[str, ...]:
@@ -101,3 +106,18 @@ def _stop_strings(stop: Any) -> tuple[str, ...]:
         except UnicodeEncodeError as error:
             raise ValueError(f"stop: {string!a} is no valid text: a lone surrogate at position {error.start}") from error
     return strings
+
+
+def _logit_bias(bias: Any) -> dict[int, float] | None:
+    """``logit_bias`` with numbers for ids; an empty one is None. Raises ValueError that names the id, and its value if that is wrong."""
+    if not isinstance(bias, Mapping | None):
+        raise ValueError(f"logit_bias must map token ids to numbers, not {bias!r}")
+    checked: dict[int, float] = {}
+    for key, value in (bias or {}).items():
+        token = int(key) if isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 20 else key
+        checks.integer("every token id of logit_bias", token, 0)
+        checks.number(f"logit_bias of token {token}", value, -100, 100)
+        if token in checked:
+            raise ValueError(f"logit_bias has the token {token} twice")
+        checked[token] = value
+    return checked or None

@@ -1,4 +1,4 @@
-"""From logits to tokens: temperature, top-k, top-p, min-p, and one random number a token that depends on nothing but its own sequence.
+"""From logits to tokens: bias and penalties (in `penalties`), temperature, top-k, top-p, min-p, and one random number a token.
 
 The uniform number of a token comes from a counter-based generator, Philox, at (seed, branch, position, draw). There is no generator state to
 carry along: a request with a seed gets the same numbers whatever shares its batch and whether it was preempted and recomputed. The token
@@ -7,58 +7,20 @@ is where the cumulative distribution, in order of token ids, passes that number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.plan import Branch, ScheduledSeq
-from ..core.sequence import Request
-from .beam import BeamSearchParams, search
-from .params import SamplingParams
-
-
-class BrokenLogitsError(FloatingPointError):
-    """The model gave NaN or infinity where a token was to be sampled. ``request_ids`` says for whom."""
-
-    def __init__(self, request_ids: Sequence[str]) -> None:
-        super().__init__(f"the logits of {', '.join(request_ids)} are not finite")
-        self.request_ids = tuple(dict.fromkeys(request_ids))
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingState:
-    """What the sampler has to know of a request, besides the logits."""
-
-    params: SamplingParams
-    seed: int
-    """The request's own seed, or one derived from the engine's; below 2**64."""
-    num_prompt_tokens: int
-    stop_ids: tuple[int, ...] = ()
-    """Tokens that would end the output: banned before ``min_tokens`` output tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class BeamState:
-    """What a beam search has to know of its request: everything else is in the request's sequences."""
-
-    params: BeamSearchParams
-    request: Request
-
-
-State = SamplingState | BeamState
-
-
-@dataclass(frozen=True, slots=True)
-class SampleRow:
-    """One row of logits: whose it is and which position it fills."""
-
-    request_id: str
-    state: SamplingState
-    branch: int
-    position: int
-    """Position of the token to be sampled, counted from the start of the prompt."""
+from .beam import search
+from .logprobs import TokenLogprobs, token_logprobs
+from .penalties import adjusted
+from .rows import BeamState as BeamState
+from .rows import BrokenLogitsError as BrokenLogitsError
+from .rows import SampleRow as SampleRow
+from .rows import SamplingState as SamplingState
+from .rows import State as State
 
 
 class UniformNumbers:
@@ -122,7 +84,7 @@ class Sampler:
         ``logits`` ``[R, V]``: one row for each of ``items``, the sequences that have caught up. Sampling: one branch for each of an item's
         ``num_samples``, every one with its own random numbers. Beam search: all survivors and the hypotheses that end.
         """
-        logits = self._without_padding(logits)
+        logits = self.without_padding(logits)
         rows: list[SampleRow] = []
         index: list[int] = []
         beams: dict[str, tuple[BeamState, list[int]]] = {}
@@ -131,14 +93,19 @@ class Sampler:
             if isinstance(state, BeamState):
                 beams.setdefault(item.request_id, (state, []))[1].append(i)
                 continue
+            output_ids = _output_ids(item, state) if state.params.penalised else ()
             for sample in range(item.num_samples):
-                rows.append(SampleRow(item.request_id, state, item.branch + sample, item.seq_len))
+                rows.append(SampleRow(item.request_id, state, item.branch + sample, item.seq_len, output_ids))
                 index.append(i)
         branches: dict[str, tuple[Branch, ...]] = {}
         if rows:
-            tokens = self.sample(logits if len(index) == len(logits) == len(items) and not beams else logits[index], rows)
-            for i, token in zip(index, tokens, strict=True):
-                branches[items[i].request_id] = (*branches.get(items[i].request_id, ()), Branch(items[i].seq_id, (token,)))
+            sampled = logits if len(index) == len(logits) == len(items) and not beams else logits[index]
+            tokens = self.sample(sampled, rows)
+            known = _logprobs(sampled, rows, tokens)
+            for row, i in enumerate(index):
+                item = items[i]
+                branch = Branch(item.seq_id, (tokens[row],), (known[row],) if known and row in known else None)
+                branches[item.request_id] = (*branches.get(item.request_id, ()), branch)
         for request_id, (state, where) in beams.items():
             if not bool(logits[where].amax(-1).isfinite().all()):
                 raise BrokenLogitsError([request_id])
@@ -147,7 +114,7 @@ class Sampler:
 
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
         """One token for each row of ``logits`` ``[R, V]``. Raises BrokenLogitsError if a row has no finite maximum."""
-        logits = self._ban(self._without_padding(logits), rows)
+        logits = adjusted(self.without_padding(logits), rows)
         best, tokens = logits.max(-1)
         if not bool(best.isfinite().all()):
             raise BrokenLogitsError([rows[i].request_id for i in (~best.isfinite()).nonzero()[:, 0].tolist()])
@@ -158,24 +125,20 @@ class Sampler:
         sampled: list[int] = tokens.tolist()
         return sampled
 
-    def _without_padding(self, logits: Tensor) -> Tensor:
+    def prompt_token_logprobs(self, request_id: str, logits: Tensor, tokens: Sequence[int], k: int) -> list[TokenLogprobs]:
+        """The log-probabilities of prompt tokens: ``tokens`` ``[R]``, each with the logits of the position before it, ``[R, V]``.
+
+        Raises BrokenLogitsError if a row has no finite maximum.
+        """
+        logits = self.without_padding(logits)
+        if not bool(logits.amax(-1).isfinite().all()):
+            raise BrokenLogitsError([request_id])
+        return token_logprobs(logits, tokens, k)
+
+    def without_padding(self, logits: Tensor) -> Tensor:
         """``[R, V]`` in float32 or float64, with the tokens that there are."""
         logits = logits[:, : self.vocab_limit]
         return logits if logits.dtype == torch.float64 else logits.float()
-
-    def _ban(self, logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
-        """Stop tokens are out of reach before ``min_tokens``: for greedy rows too."""
-        banned = [
-            (i, token) for i, row in enumerate(rows)
-            if row.position - row.state.num_prompt_tokens < row.state.params.min_tokens
-            for token in row.state.stop_ids if token < logits.shape[-1]
-        ]
-        if not banned:
-            return logits
-        logits = logits.clone()
-        where = torch.tensor(banned, device=logits.device)
-        logits[where[:, 0], where[:, 1]] = -torch.inf
-        return logits
 
     def _draw(self, logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
         def column(name: str, dtype: torch.dtype) -> Tensor:
@@ -187,3 +150,21 @@ class Sampler:
         )
         uniforms = [self._uniform.at(row.state.seed, row.branch, row.position) for row in rows]
         return inverse_cdf(probs, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))
+
+
+def _output_ids(item: ScheduledSeq, state: SamplingState) -> Sequence[int]:
+    """The output tokens of the sequence that is sampled: it has caught up, so they are all that it has."""
+    return next(seq.output_token_ids for seq in state.request.live if seq.seq_id == item.seq_id)
+
+
+def _logprobs(logits: Tensor, rows: Sequence[SampleRow], tokens: Sequence[int]) -> dict[int, TokenLogprobs]:
+    """For each row that asks for it, what `token_logprobs` gives for its sampled token. ``logits``: the model's own."""
+    asking: dict[int, list[int]] = {}       # how many of the most probable -> rows
+    for i, row in enumerate(rows):
+        if row.state.params.logprobs is not None:
+            asking.setdefault(row.state.params.logprobs, []).append(i)
+    found: dict[int, TokenLogprobs] = {}
+    for k, which in asking.items():
+        own = logits if len(which) == len(logits) else logits[which]
+        found |= zip(which, token_logprobs(own, [tokens[i] for i in which], k), strict=True)
+    return found

@@ -31,7 +31,7 @@ def empty(engine):
     """Every table that knows requests (known fault B08)."""
     scheduler = engine.scheduler
     tables = (engine._records, engine._sampling, engine._kept, scheduler.requests, scheduler.waiting, scheduler.running, scheduler.manager.tables,
-              scheduler.manager._sequences, engine.completions._texts, engine.completions.shown, engine._aborts)
+              scheduler.manager._sequences, engine.completions._texts, engine.completions._logprobs, engine.completions.shown, engine._aborts)
     return not any(tables) and scheduler.manager.pool.num_used == 0 and scheduler.num_running_seqs == 0
 
 

@@ -64,6 +64,27 @@ def test_greedy_tokens_up_to_near_ties(llm, hf):
     assert ties <= 1
 
 
+def test_logprobs_of_prompt_and_output(llm, hf):
+    """Against transformers' log-softmax, within the bound of the logits; the bytes of the tokens are the bytes of the text."""
+    prompts = [TEXT[:900], "Zwölf Boxkämpfer jagen 🔥"]
+    params = greedy(12, logprobs=5, prompt_logprobs=3, repetition_penalty=1.1)
+    for output in llm.generate(prompts, params, use_tqdm=False):
+        done = output.outputs[0]
+        ids = [*output.prompt_token_ids, *done.token_ids]
+        with torch.inference_mode():
+            table = torch.log_softmax(hf(torch.tensor([ids])).logits[0], -1)
+        found = [*output.prompt_logprobs, *done.logprobs]
+        assert found[0] is None
+        assert len(found) == len(ids)
+        for i, (token, entry) in enumerate(zip(ids[1:], found[1:])):
+            k = 3 if i + 1 < len(output.prompt_token_ids) else 5
+            assert [one.logprob for one in entry.values()][:k] == pytest.approx(table[i].topk(k).values.tolist(), abs=5e-4)
+            assert all(one.logprob == pytest.approx(float(table[i, other]), abs=5e-4) for other, one in entry.items())
+            assert token in entry
+        text = b"".join(entry[token].bytes for token, entry in zip(ids[1:], found[1:])).decode("utf-8", "replace")
+        assert text == llm.tokenizer.decode(ids[1:])
+
+
 def test_the_gguf_file_is_the_same_model(folder):
     """Tensor for tensor: what was pulled, our reading of the file, and transformers' reading of it."""
     file = folder / Path(PULLED[NAME].member).name

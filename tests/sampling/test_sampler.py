@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paged_edu import SamplingParams, UnsupportedError
+from paged_edu import SamplingParams
+from paged_edu.core.sequence import Request
 from paged_edu.sampling.sampler import BrokenLogitsError, Sampler, SampleRow, SamplingState, UniformNumbers, filtered_probabilities, inverse_cdf
 
 
@@ -24,7 +25,7 @@ def kept(probs):
 
 
 def row(params, seed=0, branch=0, position=5, prompt=5, stops=(), name="r"):
-    return SampleRow(name, SamplingState(params, seed, prompt, stops), branch, position)
+    return SampleRow(name, SamplingState(params, seed, Request(name, (0,) * prompt), stops), branch, position)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -176,6 +177,8 @@ def test_what_is_no_finite_number_is_refused(name, value):
     ("min_p", 1.5, "at most 1"), ("repetition_penalty", 0, "above 0"), ("top_k", -2, "at least -1"), ("n", 0, "at least 1"),
     ("max_tokens", -5, "at least 1"), ("max_tokens", 0, "at least 1"), ("seed", "x", "integer"), ("seed", -1, "between 0"),
     ("seed", 2**64, "between 0"), ("min_tokens", -1, "at least 0"), ("min_tokens", 17, r"max_tokens \(16\)"), ("max_tokens", 2.5, "integer"),
+    ("logprobs", -1, "at least 0"), ("logprobs", True, "integer"), ("prompt_logprobs", 1.0, "integer"), ("presence_penalty", 2.5, "at most 2"),
+    ("frequency_penalty", -2.1, "at least -2"),
     ("ignore_eos", 1, "True or False"), ("stop_token_ids", "7", "list of token ids"), ("stop_token_ids", [-1], "at least 0"),
     ("stop_token_ids", [1.0], "integer"), ("top_k", float("nan"), "integer"), ("stop_token_ids", 7, "list of token ids"),
 ])
@@ -186,13 +189,25 @@ def test_values_out_of_range_name_value_and_limit(name, value, limit):
     assert str(value).strip("[]") in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("presence_penalty", 0.5), ("frequency_penalty", 0.5), ("repetition_penalty", 1.1), ("logprobs", 2), ("prompt_logprobs", 1),
-    ("logit_bias", {1: 2.0}),
+@pytest.mark.parametrize(("bias", "message"), [
+    ({"abc": 1}, "every token id of logit_bias must be an integer, not 'abc'"), ({-1: 1}, "at least 0, not -1"), ({"-1": 1}, "integer, not '-1'"),
+    ({1.0: 1}, "integer, not 1.0"), ({True: 1}, "integer, not True"), ({3: math.nan}, "logit_bias of token 3 must be at least -100 and at most 100"),
+    ({3: 100.5}, "not 100.5"), ({3: "1"}, "logit_bias of token 3 must be a number, not '1'"), ({3: 1, "3": 2}, "logit_bias has the token 3 twice"),
+    ([1, 2], r"logit_bias must map token ids to numbers, not \[1, 2\]"), ("x", "map token ids"), ({"٣": 1}, "integer"), ({"9" * 30: 1}, "integer"),
 ])
-def test_what_is_not_served_yet_is_refused_by_name(name, value):
-    with pytest.raises(UnsupportedError, match=f"{name}=.*not served yet"):
-        SamplingParams(**{name: value})
+def test_a_bias_that_cannot_be_is_refused(bias, message):
+    with pytest.raises(ValueError, match=message):
+        SamplingParams(logit_bias=bias)
+
+
+def test_a_bias_is_kept_with_numbers_for_ids():
+    given = {"7": -100, 3: 2.5}
+    params = SamplingParams(logit_bias=given)
+    given[1] = 9
+    assert params.logit_bias == {7: -100, 3: 2.5}
+    assert SamplingParams(logit_bias={}).logit_bias is None
+    assert hash(params) == hash(SamplingParams(logit_bias={1: 1})), "parameters stay hashable"
+    assert params != SamplingParams(logit_bias={1: 1})
 
 
 def test_unknown_keywords_are_errors():
