@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,11 @@ class PreparedRequest:
     prompt: str | None
     """The text, if the prompt was given as text."""
     metrics: RequestMetrics
+
+
+def check_request_id(request_id: Any) -> None:
+    if not isinstance(request_id, str) or not request_id:
+        raise ValueError(f"request_id must be a non-empty string, not {request_id!r}")
 
 
 def derived_seed(seed: int, index: int) -> int:
