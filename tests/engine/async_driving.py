@@ -49,18 +49,23 @@ class Held:
         return self.execute(*args)
 
 
+def fake(monkeypatch, core):
+    """An `AsyncEngine` around ``core``."""
+    monkeypatch.setattr(llm_module, "gc", SimpleNamespace(collect=int))        # half a second each time
+    monkeypatch.setattr(llm_module, "build_engine", lambda config: (core, MemoryPlan(core.scheduler.manager.num_blocks, 1, 1, 1)))
+    return AsyncEngine("fake")
+
+
 @contextmanager
 def serving(monkeypatch, core=None, **options):
     """``(AsyncEngine, Engine, Held)``, closed at the end; then nothing may be left: no block, no id, no thread."""
     core = core if core is not None else make(**options)
-    monkeypatch.setattr(llm_module, "gc", SimpleNamespace(collect=int))        # half a second each time
-    monkeypatch.setattr(llm_module, "build_engine", lambda config: (core, MemoryPlan(core.scheduler.manager.num_blocks, 1, 1, 1)))
-    engine = AsyncEngine("fake")
-    held = Held(core)
+    engine, held = fake(monkeypatch, core), Held(core)
     try:
         yield engine, core, held
         held.release()
-        asyncio.run(settled(engine))
+        if not engine._thread._closed:
+            asyncio.run(settled(engine))
         check_nothing_left(engine, core)
     finally:
         held.release()

@@ -4,12 +4,13 @@ import gc
 import threading
 import time
 import weakref
+from itertools import pairwise
 
 import psutil
 import pytest
-from async_driving import LONG, check_nothing_left, read, serving, tokens_of
+from async_driving import LONG, check_nothing_left, fake, read, serving, tokens_of
 from async_driving import answer as expected
-from test_engine import PARAMS
+from test_engine import PARAMS, make
 from test_stream_and_chat import TALK, TEMPLATE, greedy
 
 from paged_edu import LLM, AsyncEngine, BeamSearchParams, RequestFailedError, SamplingParams, UnsupportedError
@@ -104,7 +105,7 @@ def test_what_a_slow_consumer_has_not_read_is_merged(monkeypatch, blocking):
         outputs = asyncio.run(main())
     assert "".join(o.delta for o in outputs) == outputs[-1].text == text
     assert len(outputs) < length / 2
-    assert all(len(a.token_ids) < len(b.token_ids) for a, b in zip(outputs, outputs[1:]))
+    assert all(len(a.token_ids) < len(b.token_ids) for a, b in pairwise(outputs))
 
 
 def test_the_loop_is_woken_once_a_step_and_not_again_while_it_is_busy(served):
@@ -151,11 +152,11 @@ def test_a_consumer_that_never_waits_lets_the_loop_go_on(served):
     held.pause = 0.004
     seen = asyncio.run(main())
     assert len(seen) > 10
-    assert all(a < b for a, b in zip(seen, seen[1:]))
+    assert all(a < b for a, b in pairwise(seen))
 
 
 def test_nothing_in_the_loop_waits_for_a_step(served):
-    engine, core, held = served
+    engine, _, held = served
 
     async def main():
         first = asyncio.ensure_future(tokens_of(engine.generate([1, 2], PARAMS)))
@@ -194,7 +195,7 @@ def test_nothing_in_the_loop_waits_for_a_step(served):
     ({"role": "user", "content": "x"}, None, {}, ValueError, "a message of a conversation"),
 ])
 def test_a_bad_request_raises_in_its_own_loop_and_nothing_is_queued(served, prompt, params, options, error, message):
-    engine, core, held = served
+    engine, core, _ = served
 
     async def main():
         stream = engine.generate(prompt, params, **options)         # says nothing yet
@@ -211,7 +212,7 @@ def test_a_bad_request_raises_in_its_own_loop_and_nothing_is_queued(served, prom
 
 
 def test_ids_are_taken_until_the_last_output(served):
-    engine, core, held = served
+    engine, _, held = served
 
     async def main():
         held.hold()
@@ -260,7 +261,7 @@ def test_an_id_that_a_listener_has_taken(served):
 
 
 def test_abort(served):
-    engine, core, held = served
+    engine, core, _ = served
 
     async def main():
         stream = engine.generate([1, 2], LONG, request_id="a")
@@ -325,7 +326,7 @@ def test_one_consumer_in_one_loop(served):
 
 @pytest.mark.parametrize("error", [RuntimeError("device lost"), MemoryError(), SystemExit(3), KeyboardInterrupt()])
 def test_an_error_in_a_step_reaches_every_waiting_request(served, error):
-    engine, core, held = served
+    engine, _, held = served
 
     async def main():
         held.hold()
@@ -387,7 +388,7 @@ def test_broken_logits_end_one_request_and_the_others_go_on(served):
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_warnings_that_are_errors_reach_those_who_wait(served):
-    engine, core, held = served
+    engine, _, held = served
 
     async def main():
         held.hold()
@@ -416,7 +417,7 @@ def test_warnings_that_are_errors_reach_those_who_wait(served):
 
 
 def test_a_request_that_was_ended_by_hand(served):
-    engine, core, held = served
+    engine, _, _ = served
 
     async def main():
         stream = engine.generate([1, 2], LONG, request_id="a")
@@ -473,18 +474,11 @@ def test_drain_finishes_what_was_accepted(served, monkeypatch):
         assert (await read(running))[-1].finished, "the last output can be read after that too"
 
     asyncio.run(main())
-    monkeypatch.setattr("async_driving.settled", nothing)
-
-
-async def nothing(engine):
-    """In place of `settled`, for an engine that is closed."""
 
 
 @pytest.mark.parametrize("how", ["aclose", "close", "with", "forgotten", "in another thread"])
 def test_closing_gives_each_waiting_consumer_an_error(monkeypatch, how):
     with serving(monkeypatch) as (engine, core, held):
-        monkeypatch.setattr("async_driving.settled", nothing)
-
         async def main(engine):
             held.hold()
             tasks = [asyncio.ensure_future(read(engine.generate([i + 1, 2], LONG))) for i in range(4)]
@@ -525,26 +519,21 @@ def test_closing_gives_each_waiting_consumer_an_error(monkeypatch, how):
 
 
 def test_a_forgotten_engine_ends_its_thread(monkeypatch):
-    with serving(monkeypatch) as (engine, core, held):
-        monkeypatch.setattr("async_driving.settled", nothing)
-        monkeypatch.setattr("async_driving.check_nothing_left", lambda *args: None)
+    async def main(engine):
+        async for _ in engine.generate([1, 2], PARAMS):
+            break
+        return engine.generate([1, 2], PARAMS)
 
-        async def main(engine):
-            async for _ in engine.generate([1, 2], PARAMS):
-                break
-            stream = engine.generate([1, 2], PARAMS)
-            return stream, engine._thread._thread, weakref.ref(engine)
-
-        other = AsyncEngine("fake")
-        stream, thread, forgotten = asyncio.run(main(other))
-        del other
-        gc.collect()
-        assert forgotten() is not None, "a stream needs it"
-        del stream
-        gc.collect()
-        assert forgotten() is None
-        thread.join(10)
-        assert not thread.is_alive()
+    engine = fake(monkeypatch, make())
+    stream, thread, forgotten = asyncio.run(main(engine)), engine._thread._thread, weakref.ref(engine)
+    del engine
+    gc.collect()
+    assert forgotten() is not None, "a stream needs it"
+    del stream
+    gc.collect()
+    assert forgotten() is None
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_options_are_those_of_llm():
@@ -570,7 +559,7 @@ def test_options_are_those_of_llm():
 
 
 def test_one_loop_after_the_other(served):
-    engine, core, held = served
+    engine, _, held = served
 
     async def leave():
         stream = engine.generate([1, 2], LONG)
@@ -590,7 +579,7 @@ def test_one_loop_after_the_other(served):
 
 
 def test_loops_in_threads(served):
-    engine, _, held = served
+    engine, _, _ = served
     results = {}
 
     def client(i):

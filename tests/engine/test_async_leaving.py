@@ -1,4 +1,4 @@
-"""Every way of leaving an `AsyncEngine`'s loop drops the request and frees its blocks; then random crowds that come, leave, cancel, abort and fail."""
+"""Every way of leaving an `AsyncEngine`'s loop drops the request and frees its blocks; then random crowds that come, leave, abort and fail."""
 import asyncio
 import gc
 import random
@@ -39,9 +39,10 @@ async def by_return(engine):
 
 
 async def by_timeout(engine):
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.05) as limit:
             await read(engine.generate([1, 2], LONG))
+    assert limit.expired()
 
 
 async def by_wait_for(engine):
@@ -107,10 +108,13 @@ async def by_never_beginning(engine):
 
 
 async def by_a_task_group(engine):
-    with pytest.raises(ExceptionGroup):
+    async def in_a_group():
         async with asyncio.TaskGroup() as group:
             group.create_task(read(engine.generate([1, 2], LONG)))
             group.create_task(by_raising_later())
+
+    with pytest.raises(ExceptionGroup):
+        await in_a_group()
 
 
 async def by_raising_later():
@@ -151,7 +155,7 @@ def test_leaving_frees_the_blocks_and_the_engine_serves_on(served, way):
 @pytest.mark.parametrize("quick", [True, False], ids=["short prompt", "prompt read in a thread"])
 def test_cancelled_after_any_number_of_turns_of_the_loop(served, monkeypatch, quick):
     """Between queueing and the first output, between prepare and queueing, before anything: nothing is left behind."""
-    engine, core, held = served
+    engine, core, _ = served
     if not quick:
         monkeypatch.setattr("paged_edu.engine.async_engine.QUICK", 0)
     running = 0
@@ -195,26 +199,24 @@ def test_leaving_in_the_middle_of_a_step_waits_for_nothing(served):
 
 def test_a_dropped_id_may_come_again_at_once_or_is_refused(served):
     """Whoever takes the id of a request that has just been dropped never gets, or ends, the other one's."""
-    engine, core, held = served
+    engine, _, _ = served
 
     async def main():
-        served, refused = 0, 0
+        answered = 0
         for i in range(60):
             task = asyncio.ensure_future(read(engine.generate([i + 1, 2], LONG, request_id="a")))
             for _ in range(i % 4):
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.sleep(0)
-            try:
-                outputs = await read(engine.generate([i + 1, 3], SamplingParams(max_tokens=3), request_id="a"))
-            except ValueError as error:
-                assert "in use" in str(error)
-                refused += 1
+            again = engine.generate([i + 1, 3], SamplingParams(max_tokens=3), request_id="a")
+            (result,) = await asyncio.gather(read(again), return_exceptions=True)
+            if isinstance(result, ValueError) and "in use" in str(result):
                 await settled(engine)
             else:
-                assert list(outputs[-1].outputs[0].token_ids) == expected([i + 1, 3], 3)
-                served += 1
-        return served
+                assert list(result[-1].outputs[0].token_ids) == expected([i + 1, 3], 3)
+                answered += 1
+        return answered
 
     assert asyncio.run(main()) > 10
 
@@ -248,8 +250,9 @@ async def client(engine, held, chance, log):
     except (RequestFailedError, ZeroDivisionError, TimeoutError) as error:
         log.append(type(error).__name__)
     except ValueError as error:
-        assert "in use" in str(error) or way == "bad"
         log.append("refused")
+        if "in use" not in str(error) and way != "bad":
+            raise
     else:
         log.append(way)
         if way == "read":
