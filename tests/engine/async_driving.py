@@ -40,8 +40,10 @@ class Held:
 
     def __call__(self, *args):
         self.steps += 1
-        self.inside.set()
-        assert self.free.wait(20), "nobody released the step: was the event loop blocked?"
+        patience = time.monotonic() + 20
+        while not self.free.wait(0.01):
+            self.inside.set()
+            assert time.monotonic() < patience, "nobody released the step: was the event loop blocked?"
         if self.pause:
             time.sleep(self.pause)
         if self.errors:

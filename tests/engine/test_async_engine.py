@@ -261,9 +261,10 @@ def test_an_id_that_a_listener_has_taken(served):
 
 
 def test_abort(served):
-    engine, core, _ = served
+    engine, core, held = served
 
     async def main():
+        held.pause = 0.02
         stream = engine.generate([1, 2], LONG, request_id="a")
         first = await anext(stream)
         assert await engine.abort("a") is True
@@ -333,6 +334,7 @@ def test_an_error_in_a_step_reaches_every_waiting_request(served, error):
         tasks = [asyncio.ensure_future(read(engine.generate([i + 1, 2], LONG))) for i in range(5)]
         await held.reached()
         await asyncio.sleep(0.01)           # all of them have asked
+        held.pause = 0.01
         held.release()
         while held.steps < 3:
             await asyncio.sleep(0)
@@ -352,6 +354,7 @@ def test_what_came_before_an_error_is_read_before_it(served):
     engine, _, held = served
 
     async def main():
+        held.pause = 0.01
         stream, outputs = engine.generate([1, 2], LONG), []
         outputs.append(await anext(stream))
         while held.steps < 6:
@@ -417,11 +420,13 @@ def test_warnings_that_are_errors_reach_those_who_wait(served):
 
 
 def test_a_request_that_was_ended_by_hand(served):
-    engine, _, _ = served
+    engine, _, held = served
 
     async def main():
+        held.pause = 0.02
         stream = engine.generate([1, 2], LONG, request_id="a")
         await anext(stream)
+        held.pause = 0
         await engine.between_steps(lambda core: core.abort_request("a"))
         with pytest.raises(RequestFailedError, match="'a' was ended by hand"):
             await read(stream)
@@ -449,7 +454,7 @@ def test_drain_finishes_what_was_accepted(served, monkeypatch):
 
     async def main():
         held.hold()
-        held.pause = 0.005
+        held.pause = 0.01
         running = engine.generate([1], LONG)
         first = asyncio.ensure_future(anext(running))
         accepted = asyncio.ensure_future(tokens_of(engine.generate([2, 3], PARAMS)))        # in its thread still
@@ -566,7 +571,7 @@ def test_one_loop_after_the_other(served):
         await anext(stream)
         return stream
 
-    held.pause = 0.005
+    held.pause = 0.01
     for i in range(3):
         assert asyncio.run(tokens_of(engine.generate([i + 1, 2], PARAMS))) == expected([i + 1, 2], 6)
         stream = asyncio.run(leave())           # still there, and its loop is closed

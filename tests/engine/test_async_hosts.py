@@ -1,9 +1,11 @@
 """AsyncEngine where it lives: interpreters that end without closing it, forks, Ctrl-C, a Jupyter kernel and its running loop."""
 import os
+import re
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -194,3 +196,16 @@ def test_a_notebook(kernel):
     except RequestFailedError as error:
         print(error)
     """) == ("request 'async-6': the engine was closed\n", None)
+
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.mark.skipif(not README.is_file(), reason="needs the source tree")
+def test_the_example_of_the_readme():
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "AsyncEngine" in block]
+    done = subprocess.run([sys.executable, "-W", "error", "-c", example], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ROMEO:")
+    assert "\n\nJULIET:" in done.stdout
+    assert "\n0 sequences in " in done.stdout

@@ -134,7 +134,7 @@ WAYS = [by_break, by_error, by_return, by_timeout, by_wait_for, by_cancel, by_ac
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_leaving_frees_the_blocks_and_the_engine_serves_on(served, way):
     engine, core, held = served
-    held.pause = 0.004          # 50 tokens take longer than any of the ways
+    held.pause = 0.01           # 50 tokens take longer than any of the ways
 
     async def main():
         await way(engine)
@@ -182,10 +182,12 @@ def test_leaving_in_the_middle_of_a_step_waits_for_nothing(served):
     engine, core, held = served
 
     async def main():
+        held.pause = 0.02
         stream = engine.generate([1, 2], LONG)
         other = asyncio.ensure_future(read(engine.generate([3], SamplingParams(max_tokens=9))))
         await anext(stream)
         held.hold()
+        held.pause = 0
         await held.reached()
         stream._leave()
         del stream
