@@ -68,8 +68,8 @@ class EngineThread:
     def num_requests(self) -> int:
         return len(self._ids)
 
-    def reserve(self, request_id: str | None, loop: asyncio.AbstractEventLoop) -> Reader:
-        """A reader for a new request; its id is taken from now on. Raises RuntimeError when none is accepted, ValueError for the id."""
+    def reserve(self, reader: Reader, request_id: str | None, loop: asyncio.AbstractEventLoop) -> None:
+        """Give a new reader an id, which is taken from now on. Raises RuntimeError when no request is accepted, ValueError for the id."""
         self.check_open()
         if request_id is not None:
             check_request_id(request_id)
@@ -83,14 +83,14 @@ class EngineThread:
             mailbox = self._mailboxes.get(id(loop))
             if mailbox is None:
                 mailbox = self._mailboxes[id(loop)] = Mailbox(loop)
-            reader = self._ids[request_id] = Reader(request_id, mailbox)
-        return reader
+            reader.request_id, reader.mailbox = request_id, mailbox
+            self._ids[request_id] = reader
 
     def add(self, reader: Reader, prepared: PreparedRequest) -> None:
         self._post(partial(self._add, reader, prepared))
 
     def drop(self, reader: Reader) -> None:
-        """Nobody waits for this request any more. Takes no lock: destructors come here."""
+        """Nobody waits for this request any more. Takes no lock: destructors come here. A second call does no harm."""
         if not reader.queued and self._ids.get(reader.request_id) is reader:
             self._ids.pop(reader.request_id, None)
         self._inbox.put(partial(self._drop, reader))
@@ -250,7 +250,7 @@ class EngineThread:
             self._end(reader)
             with suppress(Exception):
                 self._discard(reader.request_id)
-        self._hand_over([(reader, None, _failed(reader, f"the engine failed in its step: {error!r}", error)) for reader in readers])
+        self._hand_over([(reader, None, _failed(reader, f"the engine failed: {error!r}", error)) for reader in readers])
 
     def _answer_drains(self) -> None:
         while self._drained:
@@ -261,7 +261,7 @@ class EngineThread:
     def _end_all(self) -> None:
         with self._gate:
             self._closed = True
-        readers = list(self._ids.values())
+        readers = list(dict.fromkeys((*self._ids.values(), *self._waiting.values())))
         for reader in readers:
             self._end(reader)
             with suppress(Exception):

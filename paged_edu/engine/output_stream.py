@@ -63,9 +63,10 @@ class Mailbox:
 class Reader:
     """The place in which the newest output of a request waits for its consumer."""
 
-    def __init__(self, request_id: str, mailbox: Mailbox) -> None:
-        self.request_id = request_id
-        self.mailbox = mailbox
+    mailbox: Mailbox            # given by `EngineThread.reserve`, as is the id
+    request_id = ""
+
+    def __init__(self) -> None:
         self.output: RequestOutput | None = None
         self.error: BaseException | None = None         # raised once the output has been taken
         self.waiter: asyncio.Future[None] | None = None
@@ -124,7 +125,10 @@ class OutputStream(AsyncIterator[RequestOutput]):
             raise RuntimeError("this stream began in another event loop: read it there")
         self._awaited = True
         try:
-            output = await (await self._begin() if reader is None else reader).get()
+            if reader is None:
+                reader = self._reader = Reader()        # known here before it is known elsewhere: Ctrl-C may come at any line
+                await self._begin(reader)
+            output = await reader.get()
         except BaseException:
             self._leave()
             raise
@@ -133,19 +137,18 @@ class OutputStream(AsyncIterator[RequestOutput]):
         self._over = output.finished
         return output
 
-    async def _begin(self) -> Reader:
-        reader = self._reader = self._thread.reserve(self._request_id, asyncio.get_running_loop())
+    async def _begin(self, reader: Reader) -> None:
+        self._thread.reserve(reader, self._request_id, asyncio.get_running_loop())
         self._request_id = reader.request_id
         prepared = self._prepare(reader.request_id) if self._quick else await asyncio.to_thread(self._prepare, reader.request_id)
         self._thread.add(reader, prepared)
-        return reader
 
     def _leave(self) -> None:
         """Never waits, and may be called by the garbage collector in any thread."""
         if not self._over:
-            self._over = True
             if self._reader is not None:
                 self._thread.drop(self._reader)
+            self._over = True
 
     async def aclose(self) -> None:
         """Drop the request, if it has not ended; returns once its blocks are free."""

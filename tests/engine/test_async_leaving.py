@@ -2,6 +2,7 @@
 import asyncio
 import gc
 import random
+import sys
 import threading
 from contextlib import aclosing, suppress
 
@@ -11,6 +12,7 @@ from async_driving import answer as expected
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from interrupting import interrupt_at
 from test_engine import empty
 
 from paged_edu import RequestFailedError, SamplingParams
@@ -178,6 +180,40 @@ def test_cancelled_after_any_number_of_turns_of_the_loop(served, monkeypatch, qu
     assert running > 10
 
 
+@pytest.mark.parametrize("quick", [True, False], ids=["short prompt", "prompt read in a thread"])
+def test_ctrl_c_at_any_line_of_the_consumer(served, monkeypatch, request, quick):
+    """In a loop that does not turn it into a cancellation."""
+    engine, core, _ = served
+    if not quick:
+        monkeypatch.setattr("paged_edu.engine.async_engine.QUICK", 0)
+    line, interrupted = 0, True
+    gc.disable()            # no destructor of an earlier round while this one is traced
+    request.addfinalizer(gc.enable)
+    while interrupted:
+        line, interrupted = line + 1, False
+        loop, stream = asyncio.new_event_loop(), engine.generate([1, 2], SamplingParams(max_tokens=3), request_id="same")
+        task = loop.create_task(read(stream))
+        sys.settrace(interrupt_at(line))
+        try:
+            loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            sys.settrace(None)
+        task.cancel()
+        while not task.done():          # asyncio never returns from a run for a task that KeyboardInterrupt has ended
+            loop.run_until_complete(asyncio.sleep(0))
+        if not task.cancelled():
+            task.exception()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+        del task, stream
+        asyncio.run(settled(engine))
+        check_nothing_left(engine, core)
+    assert line > 60
+    assert asyncio.run(read(engine.generate([7, 8], SamplingParams(max_tokens=3))))[-1].finished
+
+
 def test_leaving_in_the_middle_of_a_step_waits_for_nothing(served):
     engine, core, held = served
 
@@ -189,11 +225,17 @@ def test_leaving_in_the_middle_of_a_step_waits_for_nothing(served):
         held.hold()
         held.pause = 0
         await held.reached()
+        late = asyncio.ensure_future(read(engine.generate([4], LONG)))
+        await asyncio.sleep(0)
+        late.cancel()
+        await asyncio.sleep(0)
         stream._leave()
         del stream
         assert core.scheduler.manager.pool.num_used > 0, "the step has it"
         held.release()
         assert list((await other)[-1].outputs[0].token_ids) == expected([3], 9)
+        assert late.cancelled()
+        assert core._num_added == 2, "the late one was never queued"
         check_nothing_left(engine, core)
 
     asyncio.run(main())
