@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .checks import UnsupportedError as UnsupportedError
     from .config import EngineConfig as EngineConfig
+    from .engine.async_engine import AsyncEngine as AsyncEngine
     from .engine.engine import Engine as Engine
     from .engine.llm import LLM as LLM
+    from .engine.output_stream import RequestFailedError as RequestFailedError
     from .engine.outputs import CompletionOutput as CompletionOutput
     from .engine.outputs import RequestOutput as RequestOutput
     from .sampling.beam import BeamSearchParams as BeamSearchParams
@@ -25,11 +27,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "LLM": "engine.llm", "Engine": "engine.engine", "EngineConfig": "config", "SamplingParams": "sampling.params",
     "BeamSearchParams": "sampling.beam", "RequestOutput": "engine.outputs", "CompletionOutput": "engine.outputs", "UnsupportedError": "checks",
-    "Logprob": "sampling.logprobs",
+    "Logprob": "sampling.logprobs", "AsyncEngine": "engine.async_engine", "RequestFailedError": "engine.output_stream",
 }
 __all__ = [
-    "LLM", "BeamSearchParams", "CompletionOutput", "Engine", "EngineConfig", "Logprob", "RequestOutput", "SamplingParams", "UnsupportedError",
-    "__version__",
+    "LLM", "AsyncEngine", "BeamSearchParams", "CompletionOutput", "Engine", "EngineConfig", "Logprob", "RequestFailedError", "RequestOutput",
+    "SamplingParams", "UnsupportedError", "__version__",
 ]
 
 

@@ -26,7 +26,7 @@ from ..sampling.rows import BeamState, BrokenLogitsError, SamplingState, State
 from .completions import Completions
 from .listeners import Listeners
 from .outputs import RequestMetrics, RequestOutput
-from .prepared import Params, PreparedRequest, check_tokens, derived_seed
+from .prepared import Params, PreparedRequest, check_request_id, check_tokens, derived_seed
 from .prompts import Prompt as Prompt
 from .prompts import check_ids, salt_of, tokenize
 from .runner import Runner
@@ -74,12 +74,14 @@ class Engine:
     def prepare(
         self, request_id: str, prompt: Prompt, params: Params | None = None, *, arrival_time: float | None = None, priority: int = 0,
     ) -> PreparedRequest:
-        """Check a request and turn it into tokens; nothing is queued. Raises ValueError or TypeError with the value and the limit."""
+        """Check a request and turn it into tokens; nothing is queued. Raises ValueError or TypeError with the value and the limit.
+
+        Other threads may prepare while one steps.
+        """
         params = params if params is not None else SamplingParams()
         if not isinstance(params, Params):
             raise TypeError(f"params must be SamplingParams or BeamSearchParams, not {type(params).__name__}")
-        if not isinstance(request_id, str) or not request_id:
-            raise ValueError(f"request_id must be a non-empty string, not {request_id!r}")
+        check_request_id(request_id)
         if request_id in self._records:
             raise ValueError(f"request id {request_id!r} is in use by a request that has not finished")
         if arrival_time is not None:

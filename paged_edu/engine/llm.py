@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..checks import UnsupportedError, known_keywords
+from ..checks import known_keywords
 from ..config import EngineConfig
 from ..core.kv_manager import MemoryReport
 from ..sampling.beam import BeamSearchParams
 from ..sampling.params import SamplingParams
 from .build import build_engine
 from .engine import Engine
-from .messages import Conversation, as_conversations, render
+from .messages import Conversation, as_conversations, no_tools, render
 from .outputs import RequestOutput
 from .prepared import Params, PreparedRequest
 from .prompts import Prompt
@@ -195,8 +195,7 @@ class LLM:
 
         ``tools`` are not served yet: anything but None raises `UnsupportedError`.
         """
-        if tools is not None:
-            raise UnsupportedError("tools are not served yet; leave them out")
+        no_tools(tools)
         prompts = [
             self._rendered(conversation, chat_template, add_generation_prompt, continue_final_message)
             for conversation in as_conversations(messages)

@@ -13,6 +13,11 @@ Conversation = Sequence[Message]
 _UNSERVED = ("tools", "tool_calls", "tool_call_id", "function_call", "images", "audio", "documents", "reasoning_content")
 
 
+def no_tools(tools: Any) -> None:
+    if tools is not None:
+        raise UnsupportedError("tools are not served yet; leave them out")
+
+
 def as_conversations(messages: Any) -> list[list[dict[str, str]]]:
     """One conversation, or a list of them, as a list of checked ones. Raises ValueError or TypeError that names conversation and message."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes | bytearray):

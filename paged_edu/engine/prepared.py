@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,11 @@ def check_tokens(params: SamplingParams, num_known: int, num_stops: int, gives_l
             raise UnsupportedError(f"{name}={asked}: this engine's runner has no probabilities; leave it at None")
     if params.min_tokens and num_stops >= num_known:
         raise ValueError(f"min_tokens={params.min_tokens} bans every token: the stop tokens are the whole vocabulary of {num_known}")
+
+
+def check_request_id(request_id: Any) -> None:
+    if not isinstance(request_id, str) or not request_id:
+        raise ValueError(f"request_id must be a non-empty string, not {request_id!r}")
 
 
 def derived_seed(seed: int, index: int) -> int:
