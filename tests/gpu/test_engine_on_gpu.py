@@ -43,3 +43,30 @@ def test_samples_and_beams_equal_the_cpus_through_swap_and_cached_prefixes(mode)
             found = llm.beam_search(prompts, beams, use_tqdm=False)
         told.append([[c.token_ids for c in o.outputs] for o in (*outputs, *found)])
     assert told[0] == told[1]
+
+
+def test_penalties_and_logprobs_equal_the_cpus():
+    """Mixed with requests that ask for nothing, in chunks, in a pool that makes some step back."""
+    prompts = ["ROMEO:\nWhat light through yonder window breaks?", "First Citizen:\nWe are accounted poor", "O", "JULIET:"]
+    params = [
+        SamplingParams(temperature=0, max_tokens=20, repetition_penalty=1.3, logprobs=5, prompt_logprobs=3),
+        SamplingParams(n=2, seed=1, max_tokens=20, ignore_eos=True, frequency_penalty=0.7, presence_penalty=0.3, logprobs=0),
+        SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, min_tokens=3, logit_bias={199: -100, 12: 5}, prompt_logprobs=1024),
+        SamplingParams(temperature=0, max_tokens=20, ignore_eos=True),
+    ]
+    told = []
+    for device in ("cpu", "cuda"):
+        with LLM("tiny-shakespeare", device=device, dtype="float64", block_size=4, num_gpu_blocks_override=18, long_prefill_token_threshold=3) as llm:
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+        assert sum(o.metrics.num_preemptions for o in outputs) > 0
+        told.append(outputs)
+    for ours, theirs in zip(*told):
+        assert [c.token_ids for c in ours.outputs] == [c.token_ids for c in theirs.outputs]
+        for mine, other in zip(_entries(ours), _entries(theirs), strict=True):
+            assert list(mine) == list(other)
+            assert [(e.rank, e.decoded_token) for e in mine.values()] == [(e.rank, e.decoded_token) for e in other.values()]
+            assert [e.logprob for e in mine.values()] == pytest.approx([e.logprob for e in other.values()], abs=1e-9)
+
+
+def _entries(output):
+    return [*(output.prompt_logprobs or ())[1:], *(entry for c in output.outputs for entry in c.logprobs or ())]
