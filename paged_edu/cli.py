@@ -157,6 +157,25 @@ def _add_bench(commands: Any) -> None:
     ]).add_argument
     add("--quick", action="store_true", help="fewer rounds: quicker, with noisier numbers")
     add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
+    _add_bench_memory(what)
+
+
+def _add_bench_memory(what: Any) -> None:
+    add = _command(what, "memory", _bench_memory, "measure what the KV cache holds under every memory manager", [
+        f"{PROG} bench memory", f"{PROG} bench memory --quick --json memory.json", f"{PROG} bench memory --part paper --html memory.html",
+    ]).add_argument
+    add("--part", default="all", metavar="PART", help="paper, sharing, engine (a real model) or %(default)s")
+    add("--quick", action="store_true", help="one seed, half of the engine's requests")
+    add("--dataset", default="sharegpt", metavar="NAME", help="whose lengths: %(default)s or alpaca")
+    add("--requests", type=int, default=300, metavar="N", help="requests of a run at the paper's size (%(default)s)")
+    add("--seeds", type=int, default=3, metavar="N", help="runs at the paper's size for each manager (%(default)s)")
+    add("--model", default="tiny-shakespeare", metavar="NAME", help="the engine's model, named as for `generate`")
+    add("--dtype", default="auto", metavar="TYPE", help="its numbers: auto, float32, float64, ... (%(default)s)")
+    add("--max-model-len", type=int, default=512, metavar="N", help="positions to scale lengths and pool to (%(default)s)")
+    add("--block-size", type=int, default=16, metavar="N", help="slots of the engine's blocks (%(default)s)")
+    add("--engine-requests", type=int, default=120, metavar="N", help="requests to the engine for each manager (%(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
+    add("--html", type=Path, metavar="FILE", help="draw them beside Fig. 2 into FILE (with plotly)")
 
 
 def _add_lab(commands: Any) -> None:
@@ -189,6 +208,14 @@ def _bench_scheduler(args: argparse.Namespace) -> int:
     from .bench import scheduler
 
     return scheduler.run(quick=args.quick, json_file=args.json)
+
+
+def _bench_memory(args: argparse.Namespace) -> int:
+    from .bench import memory
+
+    names = ("part", "dataset", "requests", "seeds", "model", "dtype", "max_model_len", "block_size", "engine_requests")
+    options = memory.Options(**{name: getattr(args, name) for name in names})
+    return memory.run(options.quick() if args.quick else options, json_file=args.json, html_file=args.html)
 
 
 def _lab(args: argparse.Namespace) -> int:

@@ -1,11 +1,10 @@
 """What `paged-edu demo` does: 24 prompts through the embedded model in a small pool, watched through the engine's own events.
 
-Then the same requests, with the lengths that they turned out to have, are served on paper by what came before PagedAttention:
-contiguous reservations (Paper §2.2, Fig. 2). No network, no GPU. `demo_view` draws; here are the requests and the numbers.
+Then the same requests, with the lengths that they turned out to have, run once more in the same memory under what came before
+PagedAttention: a contiguous reservation for each (Paper §3.1, Fig. 2). No network, no GPU. `demo_view` draws; here are the requests and the numbers.
 """
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -110,36 +109,6 @@ def summarise(samples: Sequence[Sample], finished: Sequence[int]) -> Usage:
     )
 
 
-def contiguous_replay(lengths: Sequence[tuple[int, int]], total_slots: int, reservation: int) -> Usage:
-    """Serve requests the way it was done before paging, on paper: each holds ``reservation`` adjacent slots from start to end.
-
-    ``lengths``: ``(prompt tokens, output tokens)`` of each request, in order of arrival; all have arrived before step 1. A step admits
-    waiting requests, first come first served, as long as a whole reservation is free (all are equally large, so a freed one always fits
-    the next). Then every running request takes one step: the first computes the whole prompt and gives the first output token, each
-    further one gives one more; a request with ``o`` output tokens takes ``o`` steps and leaves after the last. In its ``k``-th step it
-    has ``prompt + k - 1`` tokens in memory (the newest token is not written yet). No limit but the memory.
-    """
-    if not lengths:
-        raise ValueError("there is no request to serve")
-    if not 1 <= reservation <= total_slots:
-        raise ValueError(f"reservation must be between 1 and total_slots ({total_slots}), not {reservation}")
-    for prompt, output in lengths:
-        if prompt < 1 or output < 1 or prompt + output > reservation:
-            raise ValueError(f"a request of {prompt} + {output} tokens: each at least 1, together at most the reservation ({reservation})")
-    waiting, running = deque(lengths), list[tuple[int, int, int]]()     # prompt, output, steps taken
-    samples: list[Sample] = []
-    finished: list[int] = []
-    while waiting or running:
-        while waiting and (len(running) + 1) * reservation <= total_slots:
-            running.append((*waiting.popleft(), 0))
-        running = [(prompt, output, taken + 1) for prompt, output, taken in running]
-        tokens = sum(prompt + taken - 1 for prompt, _, taken in running)
-        samples.append(Sample(len(running), len(waiting), tokens, len(running) * reservation, total_slots))
-        finished += [len(samples) for _, output, taken in running if taken == output]
-        running = [r for r in running if r[2] < r[1]]
-    return summarise(samples, finished)
-
-
 class Recorder:
     """A listener of the engine: the log of its events, and one `Sample` a step taken from them."""
 
@@ -164,6 +133,21 @@ class Recorder:
 
     def usage(self) -> Usage:
         return summarise(self.samples, list(self.finished.values()))
+
+
+def contiguous(
+    lengths: Sequence[tuple[int, int]], num_blocks: int = NUM_BLOCKS, block_size: int = BLOCK_SIZE, max_model_len: int = MAX_MODEL_LEN,
+) -> Usage:
+    """Serve requests of these (prompt tokens, output tokens) with ``kv_manager="orca-max"``: the same scheduler, a runner without a model."""
+    from .viz.fake_engine import FakeEngine
+
+    engine = FakeEngine(num_blocks, block_size, max_model_len, kv_manager="orca-max")
+    recorder = Recorder(engine.scheduler)
+    engine.listen(recorder)
+    engine.add(lengths)
+    while engine.has_unfinished_requests():
+        engine.step()
+    return recorder.usage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,5 +210,5 @@ def serve(llm: LLM, on_step: Callable[[Recorder], None] | None = None, prompts: 
     lengths = [(len(o.prompt_token_ids), len(o.outputs[0].token_ids)) for o in ordered]
     return DemoResult(
         ordered, recorder.finished, recorder.log.state.num_preemptions, recorder.usage(),
-        contiguous_replay(lengths, NUM_BLOCKS * BLOCK_SIZE, MAX_MODEL_LEN),
+        contiguous(lengths),
     )

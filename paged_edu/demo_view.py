@@ -220,13 +220,13 @@ def print_texts(console: Console, result: demo.DemoResult, everything: bool) -> 
 
 
 def print_numbers(console: Console, result: demo.DemoResult) -> None:
-    """The table: blocks on demand, measured, against contiguous reservations, replayed."""
+    """The table: blocks on demand against contiguous reservations."""
     paged, contiguous = result.paged, result.contiguous
     slots = demo.NUM_BLOCKS * demo.BLOCK_SIZE
     table = Table()
     table.add_column("")
     table.add_column(f"blocks of {demo.BLOCK_SIZE}\n(this run)", justify="right")
-    table.add_column(f"reservations of {demo.MAX_MODEL_LEN}\n(replayed)", justify="right")
+    table.add_column(f"reservations of {demo.MAX_MODEL_LEN}\n(without model)", justify="right")
     rows = [
         ("most requests running at once", f"{paged.peak_running}", f"{contiguous.peak_running}"),
         ("steps until the last one ended", f"{paged.steps}", f"{contiguous.steps}"),
@@ -241,8 +241,9 @@ def print_numbers(console: Console, result: demo.DemoResult) -> None:
     console.print(Text(f"\nThe same {len(result.outputs)} requests in the same {slots} slots of KV memory", style="bold"))
     console.print(table)
     console.print(Text(
-        f"Replayed: every request holds {demo.MAX_MODEL_LEN} adjacent slots from start to end, first come first served, with the lengths "
-        f"of this run. Preemptions in this run: {result.num_preemptions}; what they computed twice is part of its steps.", style="dim",
+        f"Reservations: kv_manager='orca-max', every request holds {demo.MAX_MODEL_LEN} adjacent slots from start to end; the same scheduler, "
+        f"the lengths of this run, no model. Preemptions in this run: {result.num_preemptions}; what they computed twice is part of its steps.",
+        style="dim",
     ))
 
 

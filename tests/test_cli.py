@@ -22,6 +22,8 @@ COMMANDS = {
                 "--logprobs"],
     ("pull",): ["--from", "--force"],
     ("bench", "scheduler"): ["--quick", "--json"],
+    ("bench", "memory"): ["--part", "--quick", "--dataset", "--requests", "--seeds", "--model", "--dtype", "--max-model-len", "--block-size",
+                          "--engine-requests", "--json", "--html"],
     ("lab",): ["--no-browser", "--copy-only"],
 }
 

@@ -1,51 +1,44 @@
-"""The demo: the replay of contiguous reservations by hand, the numbers of a real run, and what the terminal shows."""
+"""The demo: contiguous reservations by hand, the numbers of a real run, and what the terminal shows."""
 import io
 import json
 import os
 import shlex
+from dataclasses import asdict
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
 from paged_edu import cli, demo, demo_view
-from paged_edu.demo import Sample, contiguous_replay, summarise
+from paged_edu.demo import Sample, contiguous, summarise
 from paged_edu.trace import TraceState
 
 
-def test_replay_of_one_request():
-    usage = contiguous_replay([(3, 2)], total_slots=10, reservation=5)
+def test_one_reservation():
+    """16 slots, 8 for each request."""
+    usage = contiguous([(3, 2)], num_blocks=4, block_size=4, max_model_len=8)
     assert (usage.steps, usage.peak_running, usage.mean_finish, usage.waiting_steps) == (2, 1, 2, 0)
-    # Nobody waits, so both steps count: 3 and 4 tokens in a reservation of 5 of 10 slots.
-    assert usage.token_share == pytest.approx((0.3 + 0.4) / 2)
-    assert usage.empty_share == pytest.approx((0.2 + 0.1) / 2)
+    # Nobody waits, so both steps count: 3 and 4 tokens in a reservation of 8 of 16 slots.
+    assert usage.token_share == pytest.approx((3 + 4) / 2 / 16)
+    assert usage.empty_share == pytest.approx((5 + 4) / 2 / 16)
     assert usage.free_share == pytest.approx(0.5)
 
 
-def test_replay_of_three_requests_in_two_reservations():
-    """Step 1: A (2 tokens) and B (1) run, C waits. A is done after step 1, B after step 3. Step 2: C (4) takes A's place, B has 2.
-    Step 3: C has 5, B 3. Step 4: C has 6 and is done."""
-    usage = contiguous_replay([(2, 1), (1, 3), (4, 3)], total_slots=25, reservation=10)
+def test_three_requests_in_two_reservations():
+    """20 slots, 8 for each. Step 1: A (2 tokens) and B (1) run, C waits. A is done after step 1, B after step 3. Step 2: C (4) takes A's place,
+    B has 2. Step 3: C has 5, B 3. Step 4: C has 6 and is done."""
+    usage = contiguous([(2, 1), (1, 3), (4, 3)], num_blocks=5, block_size=4, max_model_len=8)
     assert (usage.steps, usage.peak_running, usage.waiting_steps) == (4, 2, 1)
     assert usage.mean_finish == pytest.approx((1 + 3 + 4) / 3)
-    assert usage.token_share == pytest.approx(3 / 25)
-    assert usage.empty_share == pytest.approx(17 / 25)
-    assert usage.free_share == pytest.approx(5 / 25)
+    assert usage.token_share == pytest.approx(3 / 20)
+    assert usage.empty_share == pytest.approx(13 / 20)
+    assert usage.free_share == pytest.approx(4 / 20)
 
 
-def test_replay_one_after_the_other():
-    usage = contiguous_replay([(1, 2), (1, 2), (1, 2)], total_slots=4, reservation=3)
+def test_one_reservation_after_the_other():
+    usage = contiguous([(1, 2), (1, 2), (1, 2)], num_blocks=1, block_size=4, max_model_len=4)
     assert (usage.steps, usage.peak_running, usage.waiting_steps, usage.mean_finish) == (6, 1, 4, 4)
     assert usage.token_share == pytest.approx((1 + 2 + 1 + 2) / 4 / 4)
-
-
-@pytest.mark.parametrize(("lengths", "total", "reservation", "message"), [
-    ([], 8, 4, "no request"), ([(1, 1)], 4, 5, "between 1 and total_slots .4., not 5"), ([(1, 1)], 4, 0, "not 0"),
-    ([(3, 2)], 8, 4, "3 . 2 tokens"), ([(0, 2)], 8, 4, "0 . 2 tokens"), ([(2, 0)], 8, 4, "2 . 0 tokens"),
-])
-def test_replay_refuses_what_cannot_be_served(lengths, total, reservation, message):
-    with pytest.raises(ValueError, match=message):
-        contiguous_replay(lengths, total, reservation)
 
 
 def test_summary_takes_the_crowded_steps_only():
@@ -67,9 +60,9 @@ def ran(tmp_path_factory):
 def test_the_numbers_hold_together(ran):
     code, _, numbers = ran
     assert code == 0
-    requests, paged, contiguous = numbers["requests"], numbers["paged"], numbers["contiguous"]
+    requests, paged, reserved = numbers["requests"], numbers["paged"], numbers["contiguous"]
     assert len(requests) == len(demo.PROMPTS) == 24
-    for side in (paged, contiguous):
+    for side in (paged, reserved):
         assert side["token_share"] + side["empty_share"] + side["free_share"] == pytest.approx(1)
         assert 0 < side["waiting_steps"] < side["steps"]
     assert paged["steps"] == max(r["finish_step"] for r in requests)
@@ -77,19 +70,19 @@ def test_the_numbers_hold_together(ran):
     assert numbers["num_preemptions"] == sum(r["preemptions"] for r in requests)
     assert numbers["slots"] == numbers["num_blocks"] * numbers["block_size"]
     lengths = [(r["prompt_tokens"], r["output_tokens"]) for r in requests]
-    assert contiguous["steps"] == contiguous_replay(lengths, numbers["slots"], numbers["reservation"]).steps
+    assert reserved == asdict(contiguous(lengths, numbers["num_blocks"], numbers["block_size"], numbers["reservation"]))
     # Without preemption a request would end o steps after it was admitted; it can't end earlier.
     assert all(r["finish_step"] >= r["output_tokens"] for r in requests)
 
 
 def test_blocks_on_demand_beat_reservations(ran):
     numbers = ran[2]
-    paged, contiguous = numbers["paged"], numbers["contiguous"]
-    assert contiguous["peak_running"] == numbers["slots"] // numbers["reservation"]
-    assert paged["peak_running"] > 2 * contiguous["peak_running"]
-    assert paged["token_share"] > 1.5 * contiguous["token_share"]
-    assert paged["steps"] < contiguous["steps"]
-    assert paged["mean_finish"] < contiguous["mean_finish"]
+    paged, reserved = numbers["paged"], numbers["contiguous"]
+    assert reserved["peak_running"] == numbers["slots"] // numbers["reservation"]
+    assert paged["peak_running"] > 2 * reserved["peak_running"]
+    assert paged["token_share"] > 1.5 * reserved["token_share"]
+    assert paged["steps"] < reserved["steps"]
+    assert paged["mean_finish"] < reserved["mean_finish"]
 
 
 def test_prompts_need_more_blocks_than_there_are(ran):

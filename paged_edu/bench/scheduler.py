@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import platform
 import random
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
 from types import ModuleType
@@ -25,12 +22,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .. import __version__
 from ..checks import writable_file
 from ..core.block_pool import BlockPool
 from ..trace import EventLog
 from ..words import counted
 from .core_copies import load_copy, real_core
+from .machine import machine
 
 BLOCK_SIZE = 16
 PROMPT = 128
@@ -173,24 +170,6 @@ def measure_events(rounds: int, steps: int, advance: Advance = lambda: None) -> 
         "sequences": EVENT_SEQUENCES, "rounds": rounds, "steps": steps, "removed_statements": removed, "stripped_us": median(base) * 1e6,
         "off": median(off), "off_again": median(again), "listening": median(listening), "listening_mean": total["listening"] / total["off"],
     }
-
-
-def machine() -> dict[str, Any]:
-    """Where and when, for whoever compares two files."""
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"), "paged_edu": __version__, "python": platform.python_version(),
-        "implementation": platform.python_implementation(), "system": platform.system(), "machine": platform.machine(), "cpu": _cpu_name(),
-        "cpu_count": os.cpu_count(), "load_average": load,
-    }
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 def measure(quick: bool, advance: Callable[[str], Advance]) -> dict[str, Any]:

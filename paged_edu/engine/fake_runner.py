@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -64,23 +65,24 @@ class FakeRunner:
         self.num_copies += len(output.copies)
         self.num_swapped_out += len(output.swap_out)
         self.num_swapped_in += len(output.swap_in)
-        for item in output.scheduled:
-            self._write(item)
-        rows: dict[str, list[ScheduledSeq]] = {}
-        for item in output.scheduled:
-            self._check_context(item)
+        rows: dict[str, list[tuple[ScheduledSeq, int]]] = {}
+        for item, written in zip(output.scheduled, self._write(output.scheduled), strict=True):
+            context = self._read(item)
+            # What a query reads must have been written: at the moment of the step the new tokens are there as well.
+            if not np.array_equal(context[item.start :], written):
+                raise ValueError(f"{item.request_id}/{item.branch}: slots {item.slots} are not what its block table reads at {item.start}")
             if item.num_samples:
-                rows.setdefault(item.request_id, []).append(item)
+                rows.setdefault(item.request_id, []).append((item, int(context.sum(dtype=np.uint64))))
         return StepResult({request_id: tuple(self._branches(request_id, items)) for request_id, items in rows.items()})
 
-    def _branches(self, request_id: str, items: list[ScheduledSeq]) -> Iterable[Branch]:
-        digests = [int(self._read(item).sum(dtype=np.uint64)) for item in items]
+    def _branches(self, request_id: str, rows: list[tuple[ScheduledSeq, int]]) -> Iterable[Branch]:
+        """What the rows of a request, each with the digest of what it read, go on with."""
         beam = self.beams.get(request_id)
         if beam is not None:
-            for row, token, reason in _beam_step(digests, items[0].seq_len, beam, self.vocab_size):
-                yield Branch(items[row].seq_id, (token,), finish_reason=reason)
+            for row, token, reason in _beam_step([digest for _, digest in rows], rows[0][0].seq_len, beam, self.vocab_size):
+                yield Branch(rows[row][0].seq_id, (token,), finish_reason=reason)
             return
-        for item, digest in zip(items, digests, strict=True):
+        for item, digest in rows:
             for sample in range(item.num_samples):
                 yield Branch(item.seq_id, (_token(digest, item.seq_len, item.branch + sample, self.vocab_size),))
 
@@ -91,23 +93,23 @@ class FakeRunner:
         if copies:
             target.reshape(-1, self.block_size)[targets] = source.reshape(-1, self.block_size)[sources].copy()
 
-    def _write(self, item: ScheduledSeq) -> None:
-        slots = np.array(item.slots, dtype=np.int64)
-        positions = np.arange(item.start, item.seq_len)
+    def _write(self, scheduled: Sequence[ScheduledSeq]) -> list[np.ndarray]:
+        """Write the new tokens of the step; what each sequence should find there afterwards. All at once: one call of numpy a step, not one a row."""
+        if not scheduled:
+            return []
+        slots = np.array([slot for item in scheduled for slot in item.slots], dtype=np.int64)
+        tokens = np.array([token for item in scheduled for token in item.token_ids])
+        positions = np.array([position for item in scheduled for position in range(item.start, item.seq_len)])
+        mixed = _mix(tokens, positions)
         keep = slots != COMPUTED_SLOT
-        self.cells[slots[keep]] = _mix(np.array(item.token_ids), positions)[keep]
+        self.cells[slots[keep]] = mixed[keep]
+        ends = list(accumulate(len(item.token_ids) for item in scheduled))
+        return [mixed[start:end] for start, end in zip([0, *ends], ends)]
 
     def _read(self, item: ScheduledSeq) -> np.ndarray:
         """The cells of positions ``0 .. seq_len - 1``, through the block table."""
         pages = self.cells.reshape(-1, self.block_size)
         return pages[list(item.block_table)].reshape(-1)[: item.seq_len]
-
-    def _check_context(self, item: ScheduledSeq) -> None:
-        """What a query reads must have been written: at the moment of the step the new tokens are there as well."""
-        own = self._read(item)[item.start :]
-        expected = _mix(np.array(item.token_ids), np.arange(item.start, item.seq_len))
-        if not np.array_equal(own, expected):
-            raise ValueError(f"{item.request_id}/{item.branch}: slots {item.slots} are not what its block table reads at {item.start}")
 
 
 def _token(digest: int, length: int, branch: int, vocab_size: int) -> int:

@@ -1,4 +1,4 @@
-"""FakeEngine: the real scheduler and the real memory manager around `FakeRunner`, for pictures that need no words.
+"""FakeEngine: the real scheduler and a real memory manager around `FakeRunner`, for pictures and measurements that need no words.
 
 It steps like the engine that serves a model, so a view draws either; and `trace24` runs the course's one trace through it.
 """
@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
+from ..checks import one_of
+from ..config import CONTIGUOUS
+from ..core.contiguous import ContiguousKVManager
 from ..core.events import Event
+from ..core.kv_manager import KVManager
 from ..core.paged import PagedKVManager
 from ..core.plan import SchedulerOutput
 from ..core.scheduler import Scheduler, SchedulerConfig
@@ -18,12 +22,20 @@ from ..engine.fake_runner import FakeRunner
 
 
 class FakeEngine:
-    """One step a call, one invented token a caught-up sequence. Whoever listens gets every event."""
+    """One step a call, one invented token a caught-up sequence. Whoever listens gets every event.
 
-    def __init__(self, num_blocks: int, block_size: int = 16, max_model_len: int = 256, max_num_batched_tokens: int = 4096) -> None:
-        manager = PagedKVManager(num_blocks, block_size, emit=self._emit)
+    ``kv_manager`` is that of `EngineConfig`; no prefix is looked up and nothing is swapped.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int = 16, max_model_len: int = 256, max_num_batched_tokens: int = 4096, kv_manager: str = "paged",
+    ) -> None:
+        one_of("kv_manager", kv_manager, ("paged", *CONTIGUOUS))
+        manager: KVManager = PagedKVManager(num_blocks, block_size)
+        if kv_manager != "paged":
+            manager = ContiguousKVManager(num_blocks, block_size, CONTIGUOUS[kv_manager], max_model_len)
         config = SchedulerConfig(max_model_len=max_model_len, max_num_batched_tokens=max_num_batched_tokens)
-        self.scheduler = Scheduler(config, manager, emit=self._emit)
+        self.scheduler = Scheduler(config, manager)
         self.runner = FakeRunner(num_blocks, block_size)
         self.last_output: SchedulerOutput | None = None
         self._listeners: list[Callable[[Event], object]] = []
@@ -36,14 +48,15 @@ class FakeEngine:
     def listen(self, listener: Callable[[Event], object]) -> Callable[[], None]:
         """Call ``listener`` with every event from now on; the function that comes back ends that."""
         self._listeners.append(listener)
+        self.scheduler.emit = self.scheduler.manager.emit = self._emit      # not before: with no listener the core pays one ``if`` an event
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
-    def add(self, lengths: Iterable[tuple[int, int]]) -> None:
-        """Queue one request for each (prompt tokens, output tokens)."""
+    def add(self, lengths: Iterable[tuple[int, int]], n: int = 1) -> None:
+        """Queue one request of ``n`` samples for each (prompt tokens, output tokens)."""
         for prompt, output in lengths:
             i = self._num_added
             ids = tuple((31 * i + 7 * k) % self.runner.vocab_size for k in range(prompt))   # different ones for different requests
-            self.scheduler.add(Request(str(i), ids, max_tokens=output))
+            self.scheduler.add(Request(str(i), ids, max_tokens=output, n=n))
             self._num_added += 1
 
     def step(self) -> SchedulerOutput:
@@ -71,9 +84,9 @@ class Trace24:
     def num_slots(self) -> int:
         return self.num_blocks * self.block_size
 
-    def engine(self) -> FakeEngine:
+    def engine(self, kv_manager: str = "paged") -> FakeEngine:
         """An engine in which the 24 requests wait for their first step."""
-        engine = FakeEngine(self.num_blocks, self.block_size, self.max_model_len, self.max_num_batched_tokens)
+        engine = FakeEngine(self.num_blocks, self.block_size, self.max_model_len, self.max_num_batched_tokens, kv_manager)
         engine.add(self.requests)
         return engine
 

@@ -1,7 +1,7 @@
 """The README's picture: the same 24 requests in the same 960 slots, contiguous and paged, at the same step; every number is computed.
 
-``python -m paged_edu.viz.picture PATH`` writes it. Right, the real scheduler and the real memory manager run; left, `contiguous` says what a
-slab a request does. One row of sixteen blocks is exactly one slab of ``max_model_len`` slots, so the two sides compare by eye.
+``python -m paged_edu.viz.picture PATH`` writes it. On both sides the real scheduler runs; left with the manager that reserves ``max_model_len`` slots
+for each request ("orca-max"), right with the paged one. One row of sixteen blocks is one such slab, so the two sides compare by eye.
 """
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core.sequence import Status
 from ..trace import EventLog, TraceState
-from .contiguous_trace import ContiguousState, Slab, contiguous
+from ..trace.state import SequenceState
 from .fake_engine import Trace24, trace24
 from .palette import EXTERNAL, LIGHT, OUTLINE, look
 from .shapes import document, dots, hatch, num, rect, span, text
@@ -22,9 +22,9 @@ LEFT, RIGHT, TOP, WIDTH = 28, 524, 128, 1000
 INK, MUTED, GROUND = LIGHT.ink, LIGHT.muted, LIGHT.ground
 
 
-def paged(trace: Trace24, step: int) -> tuple[TraceState, int]:
-    """The real scheduler and manager at the end of ``step``, and the output tokens so far."""
-    engine = trace.engine()
+def served(trace: Trace24, step: int, kv_manager: str) -> tuple[TraceState, int]:
+    """The scheduler and one memory manager at the end of ``step``, and the output tokens so far."""
+    engine = trace.engine(kv_manager)
     log = EventLog.of(engine.scheduler)
     engine.listen(log)
     sampled = 0
@@ -36,15 +36,17 @@ def paged(trace: Trace24, step: int) -> tuple[TraceState, int]:
 def readme_picture(step: int = STEP) -> str:
     """The picture as an SVG document on a light ground of its own."""
     trace = trace24()
-    before = contiguous(trace, step)
-    after, sampled = paged(trace, step)
-    share_before, share_after = (100 * live / trace.num_slots for live in (before.live, after.token_states()))
-    running = sum(slab is not None for slab in before.slabs), len(after.with_status(Status.RUNNING))
-    waiting = [after.requests[r].arrival for r in after.with_status(Status.WAITING, Status.PREEMPTED)]
+    before, sampled_before = served(trace, step, "orca-max")
+    after, sampled_after = served(trace, step, "paged")
+    share_before, share_after = (100 * state.token_states() / trace.num_slots for state in (before, after))
+    running_before, running_after = (len(state.with_status(Status.RUNNING)) for state in (before, after))
+    waiting_before, waiting_after = (
+        [state.requests[r].arrival for r in state.with_status(Status.WAITING, Status.PREEMPTED)] for state in (before, after)
+    )
     count = len(trace.requests)
     label = (
-        f"{count} requests share {trace.num_slots} slots of cache, step {step}. Contiguous: {running[0]} run, {len(before.waiting)} wait, "
-        f"{share_before:.0f} % of the slots hold tokens. Paged: {running[1]} run, {len(waiting)} wait, {share_after:.0f} % hold tokens."
+        f"{count} requests share {trace.num_slots} slots of cache, step {step}. Contiguous: {running_before} run, {len(waiting_before)} wait, "
+        f"{share_before:.0f} % of the slots hold tokens. Paged: {running_after} run, {len(waiting_after)} wait, {share_after:.0f} % hold tokens."
     )
     body = [
         text(LEFT, 42, f"The same memory, the same {count} requests, the same step", INK, 25, weight=700),
@@ -52,9 +54,9 @@ def readme_picture(step: int = STEP) -> str:
         *_heading(LEFT, "Contiguous", f"one slab of {trace.max_model_len} slots for each request"),
         *_heading(RIGHT, "Paged", f"{trace.block_size} slots at a time, wherever a block is free"),
         *_slabs(trace, before), *_blocks(after),
-        *_result(LEFT, share_before, running[0], before.num_finished, before.num_sampled),
-        *_result(RIGHT, share_after, running[1], after.num_finished, sampled),
-        *_queue(LEFT, list(before.waiting)), *_queue(RIGHT, waiting),
+        *_result(LEFT, share_before, running_before, before.num_finished, sampled_before),
+        *_result(RIGHT, share_after, running_after, after.num_finished, sampled_after),
+        *_queue(LEFT, waiting_before), *_queue(RIGHT, waiting_after),
         *_legend(496),
     ]
     return document(WIDTH, 532, label, LIGHT, body, scales=True)
@@ -84,31 +86,35 @@ def _chip(x: float, y: float, arrival: int, width: float = 17, height: float = 1
     return chip + text(x + width / 2, y + 0.79 * height, owner.letter, owner.on_hue, 0.8 * height, "middle", 700)
 
 
-def _slabs(trace: Trace24, state: ContiguousState) -> list[str]:
-    """One row a reservation, and what is left over and too small for another one."""
+def _slabs(trace: Trace24, state: TraceState) -> list[str]:
+    """One row a slab, at its place in memory, and what is left over and too small for another one."""
+    blocks = trace.max_model_len // trace.block_size
+    rows = trace.num_blocks // blocks
+    owners = {seq.blocks[0] // blocks: seq for seq in state.sequences.values() if seq.blocks}
     body = []
-    for row, slab in enumerate(state.slabs):
-        body += _slab(trace, TOP + row * ROW, slab)
-    rest = trace.num_slots - len(state.slabs) * trace.max_model_len
-    y, width = TOP + len(state.slabs) * ROW, CELL * rest / trace.block_size - GAP
+    for row in range(rows):
+        body += _slab(trace, TOP + row * ROW, state, owners.get(row))
+    rest = trace.num_slots - rows * trace.max_model_len
+    y, width = TOP + rows * ROW, CELL * rest / trace.block_size - GAP
     body.append(part(LEFT, y, width, ROW - GAP, "free", EXTERNAL))
     body.append(_pill(LEFT + width / 2, y + ROW / 2, f"{rest} slots: too few for one more slab"))
     body.append(rect(LEFT, y, width, ROW - GAP, "none", 4, f'stroke="{OUTLINE}"'))
     return body
 
 
-def _slab(trace: Trace24, y: float, slab: Slab | None) -> list[str]:
+def _slab(trace: Trace24, y: float, state: TraceState, owner: SequenceState | None) -> list[str]:
     width, height = 16 * CELL - GAP, ROW - GAP
     frame = rect(LEFT, y, width, height, "none", 4, f'stroke="{OUTLINE}" stroke-width="1.2"')
-    if slab is None:
+    if owner is None:
         return [frame]
-    slot, hue = width / trace.max_model_len, look(slab.arrival).hue
-    live, end = LEFT + slab.live * slot, LEFT + slab.end * slot
-    never = trace.max_model_len - slab.end
+    request, tokens = state.requests[owner.request_id], owner.num_computed
+    longest = request.num_prompt_tokens + request.max_tokens - 1       # the last sampled token is never written
+    slot, hue = width / trace.max_model_len, look(request.arrival).hue
+    live, end, never = LEFT + tokens * slot, LEFT + longest * slot, trace.max_model_len - longest
     return [
         part(LEFT, y, live - LEFT, height, "token", hue), part(live, y, end - live, height, "reserved", hue),
-        part(end, y, LEFT + width - end, height, "internal", hue), frame, _chip(LEFT, y, slab.arrival),
-        _pill(LEFT + 0.62 * width, y + height / 2, f"{slab.live} tokens, {slab.end - slab.live} to come, {never} never used"),
+        part(end, y, LEFT + width - end, height, "internal", hue), frame, _chip(LEFT, y, request.arrival),
+        _pill(LEFT + 0.62 * width, y + height / 2, f"{tokens} tokens, {longest - tokens} to come, {never} never used"),
     ]
 
 

@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from paged_edu.core.sequence import Status
-from paged_edu.viz.contiguous_trace import contiguous
 from paged_edu.viz.fake_engine import trace24
-from paged_edu.viz.picture import STEP, paged, readme_picture
+from paged_edu.viz.palette import letter
+from paged_edu.viz.picture import STEP, readme_picture, served
 
 STORED = Path(__file__).parents[2] / "book" / "images" / "paged_vs_contiguous.svg"
 
@@ -32,27 +32,35 @@ def test_it_is_well_formed_says_its_numbers_and_has_an_opaque_ground():
     assert root.get("viewBox") == f"0 0 {ground.get('width')} {ground.get('height')}"
 
 
+def slabs(step: int) -> dict[int, tuple[str, int]]:
+    """First block of each slab -> its letter and the slots that hold a token, at the end of ``step``."""
+    state, _ = served(trace24(), step, "orca-max")
+    held = [(seq.blocks, state.requests[seq.request_id].arrival, seq.num_computed) for seq in state.sequences.values() if seq.blocks]
+    assert all(blocks == list(range(blocks[0], blocks[0] + 16)) for blocks, *_ in held)
+    return {blocks[0]: (letter(arrival), tokens) for blocks, arrival, tokens in held}
+
+
 def test_the_contiguous_side_by_hand():
-    trace = trace24()
-    first = contiguous(trace, 1)
-    assert [(s.arrival, s.live, s.end) for s in first.slabs] == [(0, 8, 68), (1, 4, 5), (2, 25, 44)]
-    assert len(first.waiting) == 21
+    """60 blocks are runs of 32, 16, 8 and 4: A gets the run that just fits, B and C the halves of the large one."""
+    assert slabs(1) == {32: ("A", 8), 0: ("B", 4), 16: ("C", 25)}
     # B leaves after its second token; D takes its place in step 3.
-    assert contiguous(trace, 2).slabs[1] is None
-    assert contiguous(trace, 3).slabs[1].arrival == 3
-    tenth = contiguous(trace, 10)
-    assert (tenth.live, tenth.num_sampled, tenth.num_finished) == (17 + 8 + 34, 30, 1)
-    whole = contiguous(trace)
-    assert (whole.steps, whole.num_finished, whole.num_sampled, whole.live) == (300, 24, 884, 0)
-    assert contiguous(trace, 60).num_finished == 3
+    assert set(slabs(2)) == {32, 16}
+    assert slabs(3)[0][0] == "D"
+    state, sampled = served(trace24(), 10, "orca-max")
+    assert (state.token_states(), sampled, state.num_finished) == (17 + 8 + 34, 30, 1)
+    assert len(state.with_status(Status.WAITING)) == 20
+    assert served(trace24(), 60, "orca-max")[0].num_finished == 3
+    whole, sampled = served(trace24(), 300, "orca-max")
+    assert (whole.num_finished, sampled, whole.token_states()) == (24, 884, 0)
+    assert served(trace24(), 299, "orca-max")[0].num_finished == 23
 
 
 def test_the_paged_side_is_the_step_at_which_the_pool_is_full_and_nobody_has_stepped_back():
-    state, sampled = paged(trace24(), STEP)
+    state, sampled = served(trace24(), STEP, "paged")
     assert sum(bool(b.owners) for b in state.blocks()) == 60
     assert (len(state.with_status(Status.RUNNING)), state.num_finished, state.num_preemptions) == (20, 4, 0)
     assert sampled == 259
-    assert paged(trace24(), STEP + 1)[0].num_preemptions == 1
+    assert served(trace24(), STEP + 1, "paged")[0].num_preemptions == 1
 
 
 def test_the_trace_is_the_one_of_the_core_tests():
