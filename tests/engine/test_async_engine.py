@@ -98,10 +98,11 @@ def test_what_a_slow_consumer_has_not_read_is_merged(monkeypatch, blocking):
             outputs = []
             async for output in engine.generate(PROMPT, SamplingParams(max_tokens=length), request_id="a"):
                 outputs.append(output.outputs[0])
-                time.sleep(0.01) if blocking else await asyncio.sleep(0.01)
+                steps = held.steps
+                while held.steps < steps + 4 and engine.num_unfinished_requests:
+                    time.sleep(0.001) if blocking else await asyncio.sleep(0.001)
             return outputs
 
-        held.pause = 0.001
         outputs = asyncio.run(main())
     assert "".join(o.delta for o in outputs) == outputs[-1].text == text
     assert len(outputs) < length / 2
@@ -379,7 +380,7 @@ def test_broken_logits_end_one_request_and_the_others_go_on(served):
         held.hold()
         tasks = [asyncio.ensure_future(read(engine.generate([i + 1, 2], PARAMS))) for i in range(3)]
         await held.reached()
-        held.errors.append(BrokenLogitsError(["async-1"]))
+        held.errors += [None, BrokenLogitsError(["async-1"])]       # all three are there in the second step
         held.release()
         with pytest.warns(RuntimeWarning, match="async-1"):
             outputs = [o[-1].outputs[0] for o in await asyncio.gather(*tasks)]
@@ -397,7 +398,7 @@ def test_warnings_that_are_errors_reach_those_who_wait(served):
         held.hold()
         tasks = [asyncio.ensure_future(read(engine.generate([i + 1, 2], PARAMS))) for i in range(3)]
         await held.reached()
-        held.errors.append(BrokenLogitsError(["async-1"]))
+        held.errors += [None, BrokenLogitsError(["async-1"])]       # all three are there in the second step
         held.release()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(result, RequestFailedError)
