@@ -18,7 +18,7 @@ LONG = SamplingParams(max_tokens=50)
 
 
 class Held:
-    """The runner of ``engine``: ``hold`` stops the next step in its middle until ``release``; each of ``errors`` is for a step, None for one that works."""
+    """The runner of ``engine``: ``hold`` stops the next step in its middle until ``release``; ``errors`` are for a step each (None: it works)."""
 
     def __init__(self, engine):
         self.engine, self.execute = engine, engine.runner.execute
