@@ -18,7 +18,7 @@ LONG = SamplingParams(max_tokens=50)
 
 
 class Held:
-    """The runner of ``engine``: ``hold`` stops the next step in its middle until ``release``; ``errors`` are raised, one a step."""
+    """The runner of ``engine``: ``hold`` stops the next step in its middle until ``release``; ``errors`` are for a step each (None: it works)."""
 
     def __init__(self, engine):
         self.engine, self.execute = engine, engine.runner.execute
@@ -46,8 +46,9 @@ class Held:
             assert time.monotonic() < patience, "nobody released the step: was the event loop blocked?"
         if self.pause:
             time.sleep(self.pause)
-        if self.errors:
-            raise self.errors.pop(0)
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
         return self.execute(*args)
 
 

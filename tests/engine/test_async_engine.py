@@ -14,6 +14,7 @@ from test_engine import PARAMS, make
 from test_stream_and_chat import TALK, TEMPLATE, greedy
 
 from paged_edu import LLM, AsyncEngine, BeamSearchParams, RequestFailedError, SamplingParams, UnsupportedError
+from paged_edu.core.events import RequestFinished
 from paged_edu.sampling.sampler import BrokenLogitsError
 
 
@@ -98,10 +99,11 @@ def test_what_a_slow_consumer_has_not_read_is_merged(monkeypatch, blocking):
             outputs = []
             async for output in engine.generate(PROMPT, SamplingParams(max_tokens=length), request_id="a"):
                 outputs.append(output.outputs[0])
-                time.sleep(0.01) if blocking else await asyncio.sleep(0.01)
+                steps = held.steps
+                while held.steps < steps + 4 and engine.num_unfinished_requests:
+                    time.sleep(0.001) if blocking else await asyncio.sleep(0.001)
             return outputs
 
-        held.pause = 0.001
         outputs = asyncio.run(main())
     assert "".join(o.delta for o in outputs) == outputs[-1].text == text
     assert len(outputs) < length / 2
@@ -221,12 +223,16 @@ def test_ids_are_taken_until_the_last_output(served):
         for prompt in ([3], [3] * 2000):
             with pytest.raises(ValueError, match="'async-1' is in use"):
                 await read(engine.generate(prompt, PARAMS, request_id="async-1"))
+        with pytest.raises(ValueError, match="9999"):
+            await read(engine.generate([9999], PARAMS, request_id="b"))
+        better = asyncio.ensure_future(tokens_of(engine.generate([9], PARAMS, request_id="b")))     # free at once
         others = [engine.generate([i + 1], PARAMS) for i in range(3)]
         tasks = [asyncio.ensure_future(tokens_of(stream)) for stream in others]
         await asyncio.sleep(0)
         assert [stream.request_id for stream in others] == ["async-0", "async-2", "async-3"], "no name that somebody has"
-        assert engine.num_unfinished_requests == 4
+        assert engine.num_unfinished_requests == 5
         held.release()
+        assert await better == expected([9], 6)
         assert await first == expected([1, 2], 6)
         assert await asyncio.gather(*tasks) == [expected([i + 1], 6) for i in range(3)]
         again = engine.generate([1, 2], PARAMS, request_id="async-1")
@@ -379,7 +385,7 @@ def test_broken_logits_end_one_request_and_the_others_go_on(served):
         held.hold()
         tasks = [asyncio.ensure_future(read(engine.generate([i + 1, 2], PARAMS))) for i in range(3)]
         await held.reached()
-        held.errors.append(BrokenLogitsError(["async-1"]))
+        held.errors += [None, BrokenLogitsError(["async-1"])]       # all three are there in the second step
         held.release()
         with pytest.warns(RuntimeWarning, match="async-1"):
             outputs = [o[-1].outputs[0] for o in await asyncio.gather(*tasks)]
@@ -397,7 +403,7 @@ def test_warnings_that_are_errors_reach_those_who_wait(served):
         held.hold()
         tasks = [asyncio.ensure_future(read(engine.generate([i + 1, 2], PARAMS))) for i in range(3)]
         await held.reached()
-        held.errors.append(BrokenLogitsError(["async-1"]))
+        held.errors += [None, BrokenLogitsError(["async-1"])]       # all three are there in the second step
         held.release()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(result, RequestFailedError)
@@ -417,6 +423,29 @@ def test_warnings_that_are_errors_reach_those_who_wait(served):
         assert await tokens_of(engine.generate([4, 2], PARAMS)) == expected([4, 2], 6)
 
     asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_warning_about_a_request_that_nobody_waits_for_is_logged(served, caplog):
+    engine, core, held = served
+
+    def broken(event):
+        if isinstance(event, RequestFinished):
+            raise ZeroDivisionError("mine")
+
+    async def main():
+        held.pause = 0.01
+        stream, other = engine.generate([1, 2], LONG), engine.generate([3], LONG)
+        await anext(stream)
+        await anext(other)
+        await engine.between_steps(lambda core: core.listen(broken))
+        await stream.aclose()
+        assert "ZeroDivisionError" in caplog.text
+        held.pause = 0
+        assert (await tokens_of(other)) == expected([3], 50)
+
+    asyncio.run(main())
+    check_nothing_left(engine, core)
 
 
 def test_a_request_that_was_ended_by_hand(served):
@@ -611,7 +640,12 @@ def test_an_idle_engine_uses_no_processor(served):
     def used():
         return next(t.user_time + t.system_time for t in psutil.Process().threads() if t.id == native)
 
-    before, steps = used(), held.steps
+    looks, look = [], engine._thread._read_inbox
+    engine._thread._read_inbox = lambda: looks.append(1) or look()
+    asyncio.run(tokens_of(engine.generate([1, 2], PARAMS)))
+    time.sleep(0.1)
+    before, steps, num_looks = used(), held.steps, len(looks)
     time.sleep(0.6)
+    assert len(looks) == num_looks > 0, "it sleeps until somebody wants something"
     assert used() - before <= 0.01
     assert held.steps == steps
