@@ -41,7 +41,8 @@ class Track:
         self._unwatch: Callable[[], None] | None = None
         self._told: Callable[[Event], None] | None = None
         self._new: list[Event] = []
-        self._next = 0                                      # number of the first event in ``_new``
+        self.num_sent = 0
+        """Events that the page has been sent, those it got at first included."""
         self._known: set[int] = set()                       # token ids whose text the page knows
 
     @classmethod
@@ -98,7 +99,7 @@ class Track:
             self._new.append(event)
 
         if self._unwatch is None:
-            self._told, self._unwatch, self._next = told, self.log.watch(heard), self.log.num_events
+            self._told, self._unwatch, self.num_sent = told, self.log.watch(heard), self.log.num_events
 
     def whole(self) -> dict[str, Any]:
         """Everything that a page needs to begin; see `wire_log`. What is kept for `take_new` is in it as well."""
@@ -107,7 +108,7 @@ class Track:
     def take_new(self) -> tuple[int, list[list[Any]], dict[int, str]]:
         """``(number of events before these, the new events, the text of tokens that they are the first to use)``."""
         new, self._new = self._new, []
-        start, self._next = self._next, self._next + len(new)
+        start, self.num_sent = self.num_sent, self.num_sent + len(new)
         return start, [wire_event(event) for event in new], self.words(new)
 
     def words(self, events: Sequence[Event]) -> dict[int, str]:
