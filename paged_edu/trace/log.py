@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,7 +42,10 @@ class EventLog:
         self.snapshot_every = min(snapshot_every, max_steps)
         self.state = start.copy()
         """The newest state."""
+        self.num_events = 0
+        """Events heard so far, those that have been forgotten included."""
         self._chunks: deque[_Chunk] = deque([_Chunk(start.copy(), start.step, [[]])])
+        self._watchers: list[Callable[[Event], object]] = []
 
     @classmethod
     def of(cls, scheduler: Scheduler, max_steps: int = 10_000, snapshot_every: int = 64) -> EventLog:
@@ -58,6 +61,20 @@ class EventLog:
             self._next_step()                               # the interruption came just before the step could say that it starts
         self._chunks[-1].steps[-1].append(event)
         self.state.apply(event)
+        self.num_events += 1
+        for watcher in tuple(self._watchers):
+            watcher(event)
+
+    def watch(self, watcher: Callable[[Event], object]) -> Callable[[], None]:
+        """Call ``watcher`` with every event that the log has taken in; the function that comes back ends that, and may be called twice."""
+        box = [watcher]                                     # the same watcher may watch twice
+        self._watchers.append(call := lambda event: box[0](event))
+        return lambda: self._watchers.remove(call) if call in self._watchers else None
+
+    @property
+    def start(self) -> TraceState:
+        """The state into which the oldest recorded events are folded. Not a copy: read only."""
+        return self._chunks[0].snapshot
 
     def _next_step(self) -> None:
         chunk = self._chunks[-1]

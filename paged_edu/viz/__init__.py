@@ -1,11 +1,19 @@
-"""Pictures of the engine: a running one (`BlockPoolView`) and still ones (`pool_svg`), drawn from the events of the run itself.
+"""Pictures of the engine: a running one or a recording (`BlockPoolView`, `Views`), and still ones (`pool_svg`), drawn from the events of the run.
 
 Importing this package imports neither Jupyter nor plotly; what needs them asks for them when it is used.
 """
 from .block_pool_view import BlockPoolView
+from .block_table_view import BlockTableView
+from .engine_stepper import EngineStepper
+from .page import save_html
 from .palette import AUTO, DARK, LIGHT, Look, Theme, letter, look
 from .sentence import step_sentence
 from .still import Still
 from .svg import pool_svg
+from .view import View
+from .views import Views
 
-__all__ = ["AUTO", "DARK", "LIGHT", "BlockPoolView", "Look", "Still", "Theme", "letter", "look", "pool_svg", "step_sentence"]
+__all__ = [
+    "AUTO", "DARK", "LIGHT", "BlockPoolView", "BlockTableView", "EngineStepper", "Look", "Still", "Theme", "View", "Views", "letter", "look",
+    "pool_svg", "save_html", "step_sentence",
+]

@@ -11,16 +11,23 @@ from viz_states import run
 
 from paged_edu.core.events import StepStarted
 from paged_edu.trace import EventLog, TraceState
-from paged_edu.viz import BlockPoolView, block_pool_view, pool_svg
+from paged_edu.viz import BlockPoolView, pool_svg
+from paged_edu.viz import view as views
 from paged_edu.viz.fake_engine import FakeEngine, trace24
 
 VIEW = "application/vnd.jupyter.widget-view+json"
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+def press(view: BlockPoolView, kind: str, **content: object) -> None:
+    """What the page sends when somebody presses a button."""
+    view._live.widget._handle_custom_msg({"kind": kind, **content}, [])
 
 
 @pytest.fixture(autouse=True)
 def close_all():
     yield
-    for view in list(block_pool_view._open.values()):
+    for view in list(views._open.values()):
         view.close()
 
 
@@ -97,37 +104,35 @@ def test_an_engine_that_fails_stops_the_player_and_is_quoted():
 
     engine.step = fail
     view._repr_mimebundle_()
-    view._panel.buttons["Step"].click()
-    assert view.sentence == view._panel.status.text == "stopped, MemoryError: out of <memory>"
+    press(view, "step")
+    assert view.sentence == view._live.widget.notice == "stopped, MemoryError: out of <memory>"
     with pytest.raises(MemoryError):
         view.step()
 
 
-def test_buttons_slider_and_status():
+def test_what_the_page_asks_for_and_where_it_is():
     engine = small_engine()
     view = BlockPoolView.of(engine)
     bundle = view._repr_mimebundle_()
-    assert set(bundle) == {VIEW, "image/svg+xml", "text/plain"}
+    assert set(bundle) == {VIEW, PLOTLY, "image/svg+xml", "text/plain"}
     ET.fromstring(bundle["image/svg+xml"])
-    panel = view._panel
-    assert bundle[VIEW]["model_id"] == panel.widget.model_id
+    widget = view._live.widget
+    assert bundle[VIEW]["model_id"] == widget.model_id
     for _ in range(3):
-        panel.buttons["Step"].click()
-    assert (panel.slider.min, panel.slider.value, panel.slider.max) == (0, 3, 3)
-    assert panel.status.text == view.sentence == "step 3: C and B preempted, 3 blocks freed; 1 block taken; 1 token written"
-    assert panel.picture.value == view.svg()
-    panel.buttons["Back"].click()
-    assert panel.slider.value == view.shown == 2
-    panel.slider.value = 1
+        press(view, "step")
+    assert (widget.shown, widget.live, widget.notice) == (3, "unfinished", "")
+    assert view.sentence == "step 3: C and B preempted, 3 blocks freed; 1 block taken; 1 token written"
+    view.back()
+    assert widget.shown == view.shown == 2
+    widget.set_state({"shown": 1})                          # the page's slider
     assert view.shown == 1
-    panel.buttons["Home"].click()
-    assert view.shown == 0
-    panel.buttons["End"].click()
+    widget.set_state({"shown": 99})
     assert view.shown == 3
-    panel.speed.value = 7
+    widget.set_state({"speed": 7})
     assert view.speed == 7
+    press(view, "nonsense")
+    press(view, "pause")
     assert engine.scheduler.step == 3
-    assert all(button.tooltip and button.description for button in panel.buttons.values())
 
 
 def test_playing_goes_on_by_itself_and_stops_at_the_end():
@@ -136,16 +141,17 @@ def test_playing_goes_on_by_itself_and_stops_at_the_end():
         view = BlockPoolView.of(engine, speed=10)
         view._repr_mimebundle_()
         view.speed = 500
-        view._panel.buttons["Play"].click()
+        press(view, "play")
         assert view.playing
-        assert view._panel.buttons["Play"].description == "Pause"
+        assert view._live.widget.playing
         for _ in range(300):
             await asyncio.sleep(0.01)
             if not view.playing:
                 break
         assert not view.playing
         assert not engine.has_unfinished_requests()
-        assert view._panel.buttons["Play"].description == "Play"
+        assert not view._live.widget.playing
+        assert view.sentence == view._live.widget.notice == "nothing left to run: no request is unfinished"
         assert view.shown == engine.scheduler.step == 19
 
     asyncio.run(play())
@@ -189,7 +195,7 @@ def test_a_second_view_of_the_same_name_closes_the_first():
     assert len(engine._listeners) == 2
     assert second.step() == other.step()
     first.close()
-    assert block_pool_view._open["x"] is second
+    assert views._open["x"] is second
 
 
 def test_closing_50_views_leaves_no_widget_no_listener_and_no_reference():
@@ -201,12 +207,12 @@ def test_closing_50_views_leaves_no_widget_no_listener_and_no_reference():
     view.close()
     gc.collect()
     before = len(registry._instances)
-    views = []
+    kept = []
     for _ in range(50):
         view = BlockPoolView.of(engine)
         view._repr_mimebundle_()
-        view._panel.buttons["Step"].click()
-        views.append(weakref.ref(view))
+        press(view, "step")
+        kept.append(weakref.ref(view))
         view.close()
         view.close()
     assert len(registry._instances) == before
@@ -214,13 +220,14 @@ def test_closing_50_views_leaves_no_widget_no_listener_and_no_reference():
     dead_engine = weakref.ref(engine)
     del view, engine
     gc.collect()
-    assert [ref for ref in views if ref() is not None] == []
+    assert [ref for ref in kept if ref() is not None] == []
     assert dead_engine() is None
 
 
-def test_a_still_picture_where_there_are_no_widgets(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    monkeypatch.delitem(sys.modules, "paged_edu.viz.panel", raising=False)
+@pytest.mark.parametrize("missing", ["ipywidgets", "anywidget"])
+def test_a_still_picture_where_there_are_no_widgets(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "paged_edu.viz.live", raising=False)
     view = BlockPoolView.of(small_engine())
     view.step()
     bundle = view._repr_mimebundle_()
@@ -228,16 +235,6 @@ def test_a_still_picture_where_there_are_no_widgets(monkeypatch):
     assert "pip install 'paged-edu[lab]'" in bundle["text/html"]
     assert "A A B B C" in bundle["text/plain"]
     view.close()
-
-
-def test_without_anywidget_the_sentence_is_shown_and_escaped(monkeypatch):
-    monkeypatch.setitem(sys.modules, "anywidget", None)
-    view = BlockPoolView.of(small_engine())
-    view._repr_mimebundle_()
-    view.attempt(lambda: 1 / 0)
-    assert view._panel.fallback.value == '<div role="status" aria-live="polite">stopped, ZeroDivisionError: division by zero</div>'
-    view._say("<b> & more")
-    assert "&lt;b&gt; &amp; more" in view._panel.fallback.value
 
 
 def test_importing_needs_no_jupyter():

@@ -1,0 +1,85 @@
+"""Plotly figures with frames, as plain dicts: what plays in a book without a kernel. plotly itself is never imported.
+
+At most 60 frames and 300 kB: more of either makes pages slow (plotly.js#6533) and notebooks large. The ground is opaque and light, because a
+stored figure does not know the theme of the page that will show it.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..trace import EventLog, TraceState
+from .palette import LIGHT
+from .shapes import FONT
+
+MOST_FRAMES, MOST_BYTES = 60, 300_000
+Traces = list[dict[str, Any]]
+
+
+def chosen_steps(first: int, last: int, shown: int, most: int = MOST_FRAMES) -> list[int]:
+    """At most ``most`` (2 or more) steps from ``first`` to ``last``, evenly spread, with both ends and ``shown`` among them."""
+    if last - first < most:
+        return list(range(first, last + 1))
+    steps = {first + round(i * (last - first) / (most - 2)) for i in range(most - 1)} if most > 2 else {first, last}
+    return sorted(steps | ({shown} if len(steps) < most else set()))
+
+
+def states_at(log: EventLog, steps: Sequence[int]) -> Iterator[TraceState]:
+    """The state at the end of each of ``steps``, which rise. One fold for all: read a state before you take the next."""
+    state: TraceState | None = None
+    for step in steps:
+        if state is None:
+            state = log.replay(step)
+        else:
+            for number in range(state.step + 1, step + 1):
+                for event in log.events(number):
+                    state.apply(event)
+        yield state
+
+
+def animated(
+    log: EventLog, shown: int, traces: Callable[[TraceState], Traces], title: Callable[[TraceState], str], layout: dict[str, Any], *,
+    redraw: bool = False, most: int = MOST_FRAMES,
+) -> dict[str, Any]:
+    """A figure with a frame a step, a slider and Play and Pause, at first at step ``shown``.
+
+    ``traces`` gives the same traces with the same keys for each state, in the same order, and keeps nothing of the state. ``redraw``
+    is for heatmaps and bars, which plotly cannot update in place. Frames are left out until the JSON has less than 300 kB.
+    """
+    while True:
+        figure = _figure(log, shown, traces, title, layout, redraw, most)
+        if most <= 2 or len(json.dumps(figure)) < MOST_BYTES:
+            return figure
+        most = max(2, most // 2)
+
+
+def _figure(
+    log: EventLog, shown: int, traces: Callable[[TraceState], Traces], title: Callable[[TraceState], str], layout: dict[str, Any], redraw: bool,
+    most: int,
+) -> dict[str, Any]:
+    steps = chosen_steps(log.first_step, log.last_step, shown, most)
+    start = max(i for i, step in enumerate(steps) if step <= max(shown, steps[0]))
+    made = [(traces(state), title(state)) for state in states_at(log, steps)]
+    first = made[start][0]
+    # Only what differs from step to step goes into the frames.
+    changing = [[key for key in trace if any(data[i][key] != trace[key] for data, _ in made)] for i, trace in enumerate(first)]
+    frames = [
+        {"name": str(step), "data": [{key: trace[key] for key in ("type", *keys)} for trace, keys in zip(data, changing, strict=True)],
+         "traces": list(range(len(data))), "layout": {"title": {"text": words}}}
+        for step, (data, words) in zip(steps, made, strict=True)
+    ]
+    now = {"duration": 0, "redraw": redraw}
+    instant = {"mode": "immediate", "frame": now, "transition": {"duration": 0}}
+    play = {"frame": {"duration": 500, "redraw": redraw}, "transition": {"duration": 0}, "fromcurrent": True}
+    common = {
+        "title": {"text": made[start][1], "x": 0, "xanchor": "left", "xref": "paper", "font": {"size": 15}},
+        "font": {"family": FONT, "color": LIGHT.ink, "size": 12}, "paper_bgcolor": LIGHT.ground, "plot_bgcolor": LIGHT.ground, "showlegend": False,
+        "margin": {"l": 40, "r": 20, "t": 60, "b": 20},
+        "sliders": [{"active": start, "currentvalue": {"prefix": "step "}, "pad": {"t": 30}, "x": 0.16, "len": 0.84,
+                     "steps": [{"label": str(step), "method": "animate", "args": [[str(step)], instant]} for step in steps]}],
+        "updatemenus": [{"type": "buttons", "direction": "left", "x": 0, "y": 0, "xanchor": "left", "yanchor": "top", "pad": {"t": 40},
+                         "showactive": False, "buttons": [{"label": "Play", "method": "animate", "args": [None, play]},
+                                                          {"label": "Pause", "method": "animate", "args": [[None], instant]}]}],
+    }
+    return {"data": first, "layout": common | layout, "frames": frames}

@@ -1,0 +1,140 @@
+"""The fold in JavaScript is Python's fold is the manager's own snapshot, at every step, forwards, backwards and here and there."""
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_scheduler_machine as machines
+from driving import make, request
+from driving import step as one_step
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from paged_edu.core.events import EVENT_TYPES
+from paged_edu.trace import EventLog, TraceState
+from paged_edu.trace.wire import wire_event, wire_log, wire_state
+from paged_edu.viz import palette
+from paged_edu.viz.sentence import step_sentence
+from paged_edu.viz.svg import just_written
+
+NODE = shutil.which("node")
+JS = Path(palette.__file__).parent / "js"
+pytestmark = pytest.mark.skipif(NODE is None, reason="no node on this machine to run the views' JavaScript outside a browser")
+RECORDED: list[EventLog] = []
+
+
+class Recording:
+    """Beside the machine's own checks (its fold is the scheduler's and the manager's state after every rule and step), keep the events."""
+
+    def start(self, caching: bool) -> None:
+        super().start(caching)
+        fold, log = self.state.apply, EventLog(TraceState(self.state.num_blocks, self.state.block_size), snapshot_every=9)
+        self.log = log
+
+        def emit(event: Any) -> None:
+            fold(event)
+            log(event)
+
+        self.scheduler.emit = self.scheduler.manager.emit = emit
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "log") and self.log.last_step:
+            RECORDED.append(self.log)
+
+
+class RecordingScheduler(Recording, machines.SchedulerMachine):
+    pass
+
+
+class RecordingContiguous(Recording, machines.ContiguousMachine):
+    pass
+
+
+def expected(state: TraceState) -> dict[str, Any]:
+    host = {block for seq in state.sequences.values() for block in seq.cpu_blocks}
+    return {
+        "step": state.step, "num_arrived": state.num_arrived, **wire_state(state),
+        "blocks": [[v.owners, v.fill, v.logical, v.cached, v.reserved_by] for v in state.blocks()],
+        "host": sorted(host), "written": sorted((block, *slots) for block, slots in just_written(state).items()),
+    }
+
+
+def trace(log: EventLog, file: str | None = None) -> dict[str, Any]:
+    steps = range(log.first_step, log.last_step + 1)
+    whole = wire_log(log)
+    return {"header": whole["header"], "events": whole["events"], "states": [expected(log.replay(step)) for step in steps],
+            "sentences": [step_sentence(log, step) for step in steps], "file": file}
+
+
+def fold(traces: list[dict[str, Any]], refused: list[Any] = ()) -> dict[str, Any]:
+    looks = [[x.letter, x.hue, x.on_hue, x.hatch] for x in map(palette.look, range(60))]
+    parts = [palette.TOKENS, palette.RESERVED, palette.INTERNAL, palette.EXTERNAL]
+    asked = {"traces": traces, "names": sorted(EVENT_TYPES), "looks": looks, "refused": refused,
+             "constants": [palette.HUES, palette.HATCHES, palette.OUTLINE, parts]}
+    command = [NODE, str(Path(__file__).with_name("fold.mjs")), str(JS)]
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def aborted_in_host_memory() -> EventLog:
+    """Somebody is swapped out and gives up there, which random runs seldom do."""
+    scheduler, runner = make(num_blocks=4, block_size=2, cpu_blocks=8, preemption_mode="swap")
+    log = EventLog.of(scheduler)
+    scheduler.emit = scheduler.manager.emit = log
+    for name in ("a", "b"):
+        scheduler.add(request(name, 3, max_tokens=5))
+    while not log.state.num_swapped_out:
+        one_step(scheduler, runner)
+    scheduler.abort("b")
+    while scheduler.has_unfinished():
+        one_step(scheduler, runner)
+    return log
+
+
+def test_every_state_and_sentence_of_random_runs(tmp_path):
+    RECORDED.clear()
+    few = settings(max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), database=None,
+                   phases=[Phase.generate], derandomize=True)
+    for machine in (RecordingScheduler, RecordingContiguous):
+        run_state_machine_as_test(machine, settings=few)
+    RECORDED.insert(0, aborted_in_host_memory())
+    seen = {type(event).__name__ for log in RECORDED for event in log}
+    assert seen == set(EVENT_TYPES), "what does not occur is not compared"
+    RECORDED[-1].save(tmp_path / "trace.jsonl")
+    traces = [trace(log) for log in RECORDED]
+    traces[-1] = trace(RECORDED[-1], (tmp_path / "trace.jsonl").read_text())
+    answer = fold(traces)
+    assert answer["problems"] == []
+    assert answer["steps"] > 5000
+
+
+def test_a_log_that_begins_in_mid_run_and_one_that_has_forgotten_its_beginning():
+    scheduler, runner = make(num_blocks=6, block_size=2, prefix_caching=True)
+    for i in range(4):
+        scheduler.add(request(f"r<{i}>", 5, max_tokens=9))
+    for _ in range(3):
+        one_step(scheduler, runner)
+    logs = [EventLog.of(scheduler), EventLog.of(scheduler, max_steps=6, snapshot_every=3)]
+    scheduler.emit = scheduler.manager.emit = lambda event: [log(event) for log in logs]
+    while scheduler.has_unfinished():
+        one_step(scheduler, runner)
+    assert logs[1].first_step > logs[0].first_step == 3
+    answer = fold([trace(log) for log in logs])
+    assert answer["problems"] == []
+
+
+def test_what_python_refuses_is_refused():
+    added = ["RequestAdded", "r", 0, [1, 2], 4]
+    assert wire_event(EVENT_TYPES["RequestAdded"]("r", 0, (1, 2), 4)) == ["RequestAdded", "r", 0, (1, 2), 4]
+    refused = [
+        [["What", 1]], [["StepStarted", 2]], [["RequestFinished", "r"]], [["TokensWritten", 3, 1]], [added, added],
+        [added, ["BlocksAllocated", 0, [4]]], [added, ["BlocksAllocated", 0, [2]], ["BlocksFreed", 0, [3]]],
+        [["SequenceFinished", "r", 1, "stop", None]],
+    ]
+    assert fold([], refused)["problems"] == []
