@@ -10,7 +10,6 @@ CELLS = {
     "07-whole": "A prompt that is cached whole",
     "07-evict": "Who is evicted first",
     "07-salt": "Salt",
-    "07-early": "Break it",
 }
 """Cell id -> the words under which a reader finds it."""
 

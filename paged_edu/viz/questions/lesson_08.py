@@ -5,10 +5,8 @@ from .question import Question, right, wrong
 
 CELLS = {
     "08-pause": "Three requests, eight blocks",
-    "08-swap": "The same with swap",
     "08-fig19": "Fig. 19: swap or recompute",
     "08-resume": "When may it return?",
-    "08-never": "Break it",
 }
 """Cell id -> the words under which a reader finds it."""
 
