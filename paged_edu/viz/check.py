@@ -3,6 +3,9 @@
 `check` tries a learner's function against the engine's own classes and says *pass* or *not yet* and why; it returns a bool and never raises, so
 "Run All" goes through an unfinished exercise. All others give back a `Card`, the value of a cell. Nothing here needs Jupyter: in a terminal
 everything is text.
+
+A cell of a lesson: ``passed = check("03.a", slot)``. (As a bare last line it would show the bool as well; a semicolon hides that in JupyterLab, not
+from nbval.)
 """
 from __future__ import annotations
 
