@@ -1,0 +1,76 @@
+"""Drills beyond the exercises: the hard spots of the lessons, as small problems with answers from the engine."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from ...core.paged import PagedKVManager
+from ...core.scheduler import Scheduler, SchedulerConfig
+from ...core.sequence import Request
+from ...core.sequence import Sequence as TokenSequence
+from ...words import counted
+from .lesson_05 import advance
+
+Drill = Callable[[Random], tuple[str, str]]
+"""A seeded random generator -> (problem, answer)."""
+
+
+def blocks_of_a_request(random: Random) -> tuple[str, str]:
+    """Blocks that a request ends with: the last sampled token's keys and values are never written."""
+    B = random.choice((2, 4, 8, 16))
+    prompt, output = random.randint(1, 3 * B), random.randint(1, 3 * B)
+    scheduler = Scheduler(SchedulerConfig(max_model_len=256), PagedKVManager(64, B))
+    scheduler.add(Request("A", tuple(range(prompt)), max_tokens=output))
+    most = 0
+    while scheduler.has_unfinished():
+        most = max(most, *(len(item.block_table) for item in advance(scheduler).scheduled))
+    problem = f"{counted(prompt, 'prompt token')}, {counted(output, 'token')} to write, B = {B}. How many blocks has the request when it ends?"
+    return problem, f"{counted(most, 'block')}: {prompt} + {output} - 1 = {prompt + output - 1} tokens are ever written"
+
+
+def copies_of_a_fork(random: Random) -> tuple[str, str]:
+    """n - 1 copies, or none where the prompt ends with a full block."""
+    B, n = random.choice((4, 8, 16)), random.randint(2, 6)
+    prompt = random.randint(1, 3 * B) if random.random() < 0.7 else B * random.randint(1, 3)
+    manager = PagedKVManager(64, B)
+    request = Request("A", tuple(range(prompt)), n=n)
+    seqs = [TokenSequence(i, request, i, list(range(prompt + 1)), prompt) for i in range(n)]
+    manager.admit(seqs[0], prompt)
+    for seq in seqs[1:]:
+        manager.fork(seqs[0], seq)
+    copies = manager.reserve(seqs, [1] * n) or []
+    used = manager.pool.num_used
+    problem = (
+        f"A prompt of {counted(prompt, 'token')} with n = {n} and B = {B}; every branch writes one token. "
+        "How many copies are made, and how many blocks are in use then?"
+    )
+    return problem, f"{counted(len(copies), 'copy', 'copies')}, {counted(used, 'block')}"
+
+
+def cached_tokens(random: Random) -> tuple[str, str]:
+    """Full blocks only, and the last token of a prompt is always queried."""
+    B = random.choice((4, 8, 16))
+    common = random.randint(1, 4 * B)
+    first, second = common + random.randint(0, B), common + (0 if random.random() < 0.3 else random.randint(1, B))
+    scheduler = Scheduler(SchedulerConfig(max_model_len=256), PagedKVManager(64, B, prefix_caching=True))
+    shared = tuple(range(common))
+    scheduler.add(Request("A", (*shared, *(1000 + i for i in range(first - common))), max_tokens=1))
+    advance(scheduler)
+    request = Request("B", (*shared, *(2000 + i for i in range(second - common))), max_tokens=1)
+    scheduler.add(request)
+    advance(scheduler)
+    problem = (
+        f"B = {B}. A request with a prompt of {counted(first, 'token')} has ended. The next has {second}, of which the first {common} are the same. "
+        f"For how many tokens of it does the cache save the work?"
+    )
+    return problem, counted(request.num_cached_tokens, "token")
+
+
+def units(random: Random) -> tuple[str, str]:
+    """GiB and GB."""
+    gb = random.choice((16, 24, 40, 80))
+    return f"A card is sold with {gb} GB (10^9 bytes each). How many GiB (2^30 bytes) is that?", f"{gb * 10**9 / 2**30:.1f} GiB"
+
+
+DRILLS: dict[str, Drill] = {"01.units": units, "03.blocks": blocks_of_a_request, "06.copies": copies_of_a_fork, "07.hits": cached_tokens}
+"""Name -> drill; every exercise is a drill as well."""

@@ -1,0 +1,261 @@
+"""Every exercise: the hole is *not yet*, the solution passes, each listed wrong answer fails and is named, and so do mutants of the solutions."""
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+from random import Random
+
+import pytest
+from solutions import ALL, NAMES, define, solution, source
+
+from paged_edu.viz import exercises
+from paged_edu.viz.check import check, hint, task
+from paged_edu.viz.exercises import guard
+from paged_edu.viz.exercises.exercise import cases_of, examine
+from paged_edu.viz.exercises.guard import Outcome
+
+
+def test_every_lesson_has_its_exercises():
+    expected = ["00.a", *(f"{lesson}.{letter}" for lesson in ("01", "02", "03", "05", "06", "07", "08") for letter in "ab")]
+    assert expected == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hole_and_solution(name, capsys):
+    exercise = exercises.find(name)
+    assert inspect.signature(solution(name)).parameters.keys() == {*exercise.parameters()}, "the solution has the signature that the task states"
+
+    def hole(*args):
+        raise NotImplementedError("your turn")
+
+    assert check(name, hole) is False
+    assert "is yours to write" in capsys.readouterr().out
+    assert check(name, solution(name)) is True
+    assert f"✓ {name} · pass" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_texts(name):
+    exercise = exercises.find(name)
+    assert len({*exercise.hints}) == 3
+    assert exercise.signature in str(task(name))
+    assert exercise.statement in str(task(name))
+    for level in (1, 2, 3):
+        assert exercise.hints[level - 1] in str(hint(name, level))
+        assert exercise.hints[level - 1] in str(hint(name))
+    ideas = [misconception.idea for misconception in exercise.misconceptions]
+    assert len(ideas) == len({*ideas}) >= 3
+    assert all(idea.endswith(".") for idea in ideas)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_known_idea_fails_and_is_named(name):
+    exercise = exercises.find(name)
+    for misconception in exercise.misconceptions:
+        verdict = examine(exercise, misconception.function)
+        assert not verdict.passed
+        assert verdict.idea == misconception.idea, "told apart from every other one"
+        assert len(verdict.details) == 1, "with a counterexample"
+
+
+def _pops_first(free, num_blocks, n):
+    if n > num_blocks:
+        return "never"
+    got = []
+    for _ in range(n):
+        if len(free) == 0:
+            return "later"
+        got.append(free.pop(0))
+    return got
+
+
+def _merges_neighbours(free, start, size):
+    runs = sorted([*free, (start, size)])
+    merged = [runs[0]]
+    for begin, length in runs[1:]:
+        if merged[-1][0] + merged[-1][1] == begin:
+            merged[-1] = (merged[-1][0], merged[-1][1] + length)
+        else:
+            merged.append((begin, length))
+    return merged
+
+
+def _every_branch_copies(tables, seq, index, counts, free):
+    old, new = tables[seq][index], free[0]
+    del free[0]
+    counts[old], counts[new] = counts[old] - 1, 1
+    tables[seq][index] = new
+    return old, new
+
+
+def _count_not_lowered(tables, seq, index, counts, free):
+    old = tables[seq][index]
+    if counts[old] > 1:
+        tables[seq][index] = free.pop(0)
+        counts[tables[seq][index]] += 1
+        return old, tables[seq][index]
+    return None
+
+
+def _copies_as_at_the_fork(tables, seq, index, counts, free):
+    last = None
+    for place, block in enumerate(tables[seq]):
+        if counts[block] > 1:
+            last = (block, free.pop(0))
+            counts[block] -= 1
+            counts[last[1]] = 1
+            tables[seq][place] = last[1]
+    return last
+
+
+def _frees_first(tables, counts, free, parents):
+    for block in [block for table in tables for block in table]:
+        counts[block] = counts[block] - 1
+        if not counts[block]:
+            free.insert(0, block)
+    new = [tables[parent][:] for parent in parents]
+    for block in [block for table in new for block in table]:
+        counts[block] = counts[block] + 1
+    return new
+
+
+def _head_size(spec):
+    return spec.hidden_size // spec.num_heads
+
+
+# LESSONS.md, section 2: written as a learner would, and not taken from the exercises.
+WRONG = [
+    ("00.a", lambda n, size: n // size, "rounded down"),
+    ("00.a", lambda n, size: n // size + 1, "always add a block"),
+    ("01.a", lambda s: s.num_layers * s.num_heads * s.head_dim * s.dtype.itemsize * 2, "you counted query heads; the cache holds KV heads."),
+    ("01.a", lambda s: s.num_layers * s.num_kv_heads * _head_size(s) * s.dtype.itemsize * 2, "hidden_size / num_heads"),
+    ("01.a", lambda s: s.num_layers * s.num_kv_heads * s.head_dim * s.dtype.itemsize, "forgot the factor 2"),
+    ("01.b", lambda gib, per_token, tokens: int(gib * 1_000_000_000 / (per_token * tokens)), "10^9 bytes for a GiB"),
+    ("02.a", lambda rs, pool: (sum(r.now for r in rs), 0, sum(r.reserved - r.now for r in rs), pool - sum(r.reserved for r in rs)), "still to come"),
+    ("02.a", lambda rs, pool: (
+        sum(r.prompt for r in rs), sum(r.end - r.prompt for r in rs), sum(r.reserved - r.end for r in rs), pool - sum(r.reserved for r in rs),
+    ), "only the prompt counts"),
+    ("02.b", _merges_neighbours, "you join any neighbours"),
+    ("03.a", lambda table, pos, size: pos + table[0] * size, "contiguous thinking"),
+    ("03.b", _pops_first, "a leak"),
+    ("05.a", lambda running, waiting, places: waiting[:places] if not running else [], "static batching"),
+    ("05.a", lambda running, waiting, places: waiting[:places], "past the places"),
+    ("05.b", lambda budget, decodes, left: (budget, False) if left > budget else (left, True), "your prompt goes first"),
+    ("05.b", lambda budget, decodes, left: (min(budget - decodes, left), True), "sample after every chunk"),
+    ("06.a", _every_branch_copies, "every branch copies"),
+    ("06.a", _count_not_lowered, "do not lower the count"),
+    ("06.a", _copies_as_at_the_fork, "as if at the fork"),
+    ("06.b", _frees_first, "you free first"),
+    ("07.a", lambda parent, tokens, salt: hash(tokens), "own tokens alone"),
+    ("07.a", lambda parent, tokens, salt: hash((parent, salt, tokens)), "you compare hashes only"),
+    ("07.b", lambda chains: [b for i, c in enumerate(chains) for b in c if all(b not in d for d in chains[i + 1 :])], "the first block of a chain"),
+    ("08.a", lambda seq, free, size: (seq.num_computed_tokens + size - 1) // size <= free, "not for its next token"),
+    ("08.b", lambda prompt, generated: prompt, "the prompt only"),
+    ("08.b", lambda prompt, generated: prompt + max(0, generated - 1), "what was in the cache"),
+]
+
+
+@pytest.mark.parametrize(("name", "function", "words"), WRONG, ids=[f"{name}-{words[:20]}" for name, _, words in WRONG])
+def test_wrong_answers_of_the_lessons_fail_and_are_named(name, function, words, capsys):
+    assert check(name, function) is False
+    first = capsys.readouterr().out.splitlines()[0]
+    assert words in first
+    assert first.startswith(f"✗ {name} · not yet: ")
+
+
+SWAPS = {
+    ast.Add: [ast.Sub, ast.Mult], ast.Sub: [ast.Add], ast.Mult: [ast.Add], ast.FloorDiv: [ast.Mod, ast.Mult],
+    ast.BitXor: [ast.Add, ast.BitOr, ast.Sub], ast.BitOr: [ast.BitAnd, ast.Sub],
+    ast.Gt: [ast.GtE, ast.Lt], ast.LtE: [ast.Lt, ast.GtE, ast.Eq], ast.Eq: [ast.NotEq, ast.GtE, ast.LtE],
+    ast.In: [ast.NotIn], ast.NotIn: [ast.In],
+}
+
+
+def mutants(code):
+    """Every program that differs from ``code`` in one operator, constant, name, order of values or statement."""
+    tree = ast.parse(code)
+    names = sorted({node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)})
+    for i, node in enumerate(ast.walk(tree)):
+        changes = []
+        if isinstance(node, ast.BinOp | ast.AugAssign):
+            changes += [("op", swap()) for swap in SWAPS.get(type(node.op), [])]
+        if isinstance(node, ast.Compare):
+            changes += [("ops", [swap()]) for swap in SWAPS.get(type(node.ops[0]), [])]
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            changes += [("value", node.value + 1), ("value", node.value - 1)]
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names:
+            changes += [("id", name) for name in names if name != node.id]
+        if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
+            changes += [("elts", node.elts[::-1])]
+        if isinstance(node, ast.FunctionDef | ast.If | ast.While | ast.For):
+            changes += [("body", [*node.body[:k], ast.Pass(), *node.body[k + 1 :]]) for k in range(len(node.body))]
+        for attribute, value in changes:
+            mutant = copy.deepcopy(tree)
+            setattr(list(ast.walk(mutant))[i], attribute, value)
+            yield ast.unparse(ast.fix_missing_locations(mutant))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mutants_of_the_solution_fail(name, monkeypatch):
+    """A mutant that passes must be as right as the solution: on 300 inputs that the check does not have."""
+    monkeypatch.setattr(guard, "TIME_LIMIT", 0.3)
+    exercise = exercises.find(name)
+    random = Random("other inputs")
+    others = [exercise.draw(random) for _ in range(300)]
+    killed = 0
+    for mutant in mutants(source(name)):
+        verdict = examine(exercise, define(mutant, name))
+        killed += not verdict.passed
+        if verdict.passed:
+            wrong = [case for case in others if not exercise.outcome(define(mutant, name), case).same(Outcome("value", case.want))]
+            assert not wrong, f"{mutant}\npasses, and is wrong for {exercise.told(wrong[0])}"
+    assert killed >= 3
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=NAMES)
+def test_inputs_are_fixed_and_in_order(exercise):
+    cases = cases_of(exercise)
+    cases_of.cache_clear()
+    again = cases_of(exercise)
+    assert cases == again
+    assert len(cases) >= exercise.num_drawn + 2
+    told = [exercise.told(case) for case in cases]
+    assert all(len(line) < 700 for line in told)
+    assert len({*told}) > len(told) // 2, "seeded inputs are different ones"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_lessons_own_values_are_among_the_inputs(name):
+    """LESSONS.md says what each exercise checks; the engine's answers are those numbers."""
+    exercise = exercises.find(name)
+    wants = {repr(case.args): case.want for case in exercise.fixed()}
+    listed = {
+        "00.a": [((5, 16), 1), ((16, 16), 1), ((17, 16), 2)],
+        "01.b": [((12, 819_200, 500), 31), ((12, 819_200, 2048), 7)],
+        "03.a": [(([7, 1, 3], 2, 4), 30), (([7, 1, 3], 6, 4), 6), (([7, 1, 3], 7, 4), 7), (([7, 1, 3], 8, 4), 12)],
+        "03.b": [(([1, 2, 3], 4, 4), ("later", [1, 2, 3])), (([1, 2, 3], 4, 5), ("never", [1, 2, 3]))],
+        "05.b": [((256, 3, 1000), (253, False)), ((256, 3, 747), (253, False)), ((256, 3, 494), (253, False)), ((256, 3, 241), (241, True))],
+        "07.b": [(([[4, 5, 6]],), [6, 5, 4])],
+        "08.b": [((6, 3), 9)],
+    }.get(name, [])
+    for args, want in listed:
+        assert wants[repr(args)] == want
+    values = [case.want for case in exercise.fixed()]
+    if name == "01.a":
+        assert values == [73_728, 46_080, 23_040, 131_072, 114_688, 819_200]
+    if name == "02.a":
+        assert (8, 2, 2038, 0) in values
+        assert (12, 3, 2038 + 507, 4096 - 2560) in values
+    if name == "02.b":
+        assert [(16, 16), (32, 16)] in values, "32 free slots side by side stay two runs"
+    if name == "05.a":
+        assert len(values[-1]) == 18
+    if name == "06.a":
+        copies, _, counts, _ = next(case.want for case in exercise.fixed() if len(case.args[4]) == 4)
+        assert copies == [(1, 2), (1, 3), (1, 4), None]
+        assert counts[:5] == [4, 1, 1, 1, 1]
+    if name == "06.b":
+        assert any(case.args[3] == [1, 1, 1, 1] for case in exercise.fixed())
+    if name == "08.a":
+        assert values[:2] == [False, True]

@@ -1,0 +1,401 @@
+"""The knowledge checks: their structure, their HTML, and every number in them that a program can compute."""
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from solutions import ALL, NAMES
+
+from paged_edu.attention.cache import bytes_per_block
+from paged_edu.core.block_table import num_blocks_for
+from paged_edu.core.buddy import BuddyAllocator
+from paged_edu.core.contiguous import ContiguousKVManager
+from paged_edu.core.kv_manager import AllocStatus
+from paged_edu.core.paged import PagedKVManager
+from paged_edu.core.plan import Branch, StepResult
+from paged_edu.core.scheduler import Scheduler, SchedulerConfig
+from paged_edu.core.sequence import Request, Sequence
+from paged_edu.viz import exercises, questions
+from paged_edu.viz.card import Card, Fold, prose
+from paged_edu.viz.check import ask, drill, hint, quiz, task
+from paged_edu.viz.contiguous_trace import contiguous
+from paged_edu.viz.exercises.drills import DRILLS
+from paged_edu.viz.exercises.lesson_01 import MODELS
+from paged_edu.viz.exercises.lesson_05 import OUTPUTS
+from paged_edu.viz.fake_engine import trace24
+
+QUESTIONS = [question for lesson in exercises.LESSONS for question in questions.of_lesson(lesson)[0].values()]
+IDS = [question.name for question in QUESTIONS]
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+@pytest.mark.parametrize("lesson", exercises.LESSONS)
+def test_at_least_five_a_lesson(lesson):
+    found, cells = questions.of_lesson(lesson)
+    assert len(found) >= 5
+    assert list(found) == [f"{lesson}.{i}" for i in range(1, len(found) + 1)]
+    assert {question.cell for question in found.values()} == {*cells}, "every cell that is named answers a question"
+    assert all(cell.startswith(f"{lesson}-") and re.fullmatch(r"[a-z0-9-]+", cell) for cell in cells)
+    assert len({*cells.values()}) == len(cells)
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=IDS)
+def test_structure(question):
+    assert sum(option.right for option in question.options) == 1
+    assert 3 <= len(question.options) <= 4
+    assert len({option.text for option in question.options}) == len(question.options)
+    for option in question.options:
+        assert option.text.endswith(".")
+        assert len(option.why) > 20, "every option says why"
+        assert option.why.endswith((".", ")"))
+    assert question.text.endswith("?")
+    assert question.shuffled() == question.shuffled(), "the same order every time: stored outputs are compared"
+    assert sorted(map(repr, question.shuffled())) == sorted(map(repr, question.options))
+
+
+def test_the_right_option_stands_in_different_places():
+    places = [next(i for i, option in enumerate(question.shuffled()) if option.right) for question in QUESTIONS]
+    assert all(places.count(i) > len(places) / 8 for i in range(4))
+
+
+def test_a_lesson_that_asks_has_the_cells_that_answer():
+    """Checked as soon as a lesson uses `quiz` or `ask`: the cell ids exist, and a heading has the words that the feedback names."""
+    for lesson in exercises.LESSONS:
+        for path in NOTEBOOKS.glob(f"{lesson}_*.ipynb"):
+            notebook = json.loads(path.read_text(encoding="utf-8"))
+            sources = {cell["id"]: "".join(cell["source"]) for cell in notebook["cells"]}
+            text = "\n".join(sources.values())
+            if f'quiz("{lesson}")' in text or f'ask("{lesson}.' in text:
+                headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+                for cell, words in questions.of_lesson(lesson)[1].items():
+                    assert cell in sources, f"{path.name} has no cell {cell}"
+                    assert any(words in heading for heading in headings), f"{path.name} has no heading {words!r}"
+
+
+class Strict(HTMLParser):
+    """Raises unless every tag is closed, in the right order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.attributes = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.open.append(tag)
+        self.seen.append(tag)
+        self.attributes += attributes
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def parsed(html):
+    page = Strict()
+    page.feed(html)
+    page.close()
+    assert not page.open
+    return page
+
+
+CARDS = {
+    **{f"quiz {lesson}": quiz(lesson) for lesson in exercises.LESSONS}, **{f"hint {name}": hint(name) for name in NAMES},
+    **{f"task {name}": task(name) for name in NAMES}, **{f"drill {name}": drill(name, 3, answer=True) for name in [*NAMES, *DRILLS]},
+}
+
+
+@pytest.mark.parametrize("what", CARDS)
+def test_html_is_well_formed_and_stands_alone(what):
+    html = CARDS[what].html()
+    page = parsed(html)
+    assert {*page.seen} <= {"div", "p", "strong", "details", "summary", "code", "em", "pre"}
+    assert {name for name, _ in page.attributes} <= {"style"}, "no script, no link, no picture from elsewhere"
+    assert "http" not in html
+    assert "url(" not in html
+    assert "`" not in html
+    assert "background:#" not in html
+    assert not re.search(r"(?<![-\w])color:#", html), "ink and ground are the page's own"
+    bundle = CARDS[what]._repr_mimebundle_()
+    assert bundle == {"text/html": html, "text/plain": str(CARDS[what])}
+
+
+def test_options_are_details_and_say_so_in_words_and_signs():
+    card = ask("03.1").html()
+    assert card.count("<details") == card.count("<summary") == 4
+    assert card.count("✓ Right.") == 1
+    assert card.count("✗ No.") == 3
+    assert card.count("You saw it under “From position to slot”.") == 4
+
+
+def test_text_is_escaped():
+    card = Card("<b>&", ['"<script>" `a < b` 2*3*4 *new*', Fold("x<y", "two\n  lines <i>")])
+    html = card.html()
+    parsed(html)
+    assert "<script>" not in html
+    assert "<i>" not in html
+    assert "<code>a &lt; b</code> 2*3*4 <em>new</em>" in html
+    assert "two\n  lines &lt;i&gt;" in html
+    assert prose("a*b and c*d") == "a*b and c*d"
+
+
+@pytest.mark.parametrize("call", [lambda: ask("03.9"), lambda: ask("04.1"), lambda: quiz("99"), lambda: hint("03.a", 4), lambda: hint("x"),
+                                  lambda: drill("03.q"), lambda: drill("03.a", "1"), lambda: task("03.c"), lambda: hint("03.a", True)])
+def test_unknown_names_raise_and_say_what_there_is(call):
+    with pytest.raises(ValueError, match=r"there (is|are) no|must be"):
+        call()
+
+
+@pytest.mark.parametrize("name", [*NAMES, *DRILLS])
+def test_drills_are_seeded(name):
+    assert str(drill(name, 5)) == str(drill(name, 5))
+    assert len({str(drill(name, seed, answer=True)).partition("\n")[2] for seed in range(8)}) >= 3
+    assert "Answer: " in str(drill(name, 5, answer=True))
+    assert "Answer: " not in str(drill(name, 5))
+
+
+# -- numbers ---------------------------------------------------------------------------------------------------------------------------
+def told(name):
+    """Everything that a question says."""
+    question = questions.of_lesson(name[:2])[0][name]
+    return "\n".join([question.text, *(f"{option.text} {option.why}" for option in question.options)])
+
+
+def says(name, *numbers):
+    for number in numbers:
+        assert re.search(rf"(?<![\d.,]){re.escape(str(number))}(?![\d]|[.,]\d)", told(name)), f"{name} does not say {number}"
+
+
+def percent(share, digits=1):
+    return f"{100 * share:.{digits}f} %"
+
+
+def of(name, dtype):
+    return next(spec for spec in MODELS if spec.architecture == name and spec.dtype == dtype)
+
+
+def per_token(spec):
+    return bytes_per_block(spec.num_layers, spec.num_kv_heads, 1, spec.head_dim, spec.dtype)
+
+
+def advance(scheduler):
+    output = scheduler.schedule()
+    branches = {}
+    for item in output.scheduled:
+        branches.setdefault(item.request_id, []).extend([Branch(item.seq_id, (7,))] * item.num_samples)
+    scheduler.update(output, StepResult({request_id: tuple(items) for request_id, items in branches.items() if items}))
+    return output
+
+
+def test_numbers_of_lesson_00():
+    trace = trace24()
+    engine = trace.engine()
+    engine.step()
+    report = engine.scheduler.manager.report()
+    says("00.1", sum(prompt for prompt, _ in trace.requests))
+    says("00.3", 3 * trace.max_model_len, trace.num_slots)
+    says("00.4", report.num_used_blocks, trace.num_blocks, percent(report.token_states / report.total, 0))
+    preempted = ()
+    while not preempted:
+        preempted = engine.step().preempted
+    assert preempted == ("23",), "X, the 24th to arrive"
+    says("00.5", engine.scheduler.step)
+    while engine.has_unfinished_requests():
+        engine.step()
+    slabs = contiguous(trace).steps
+    says("00.6", slabs, engine.scheduler.step, f"{slabs / engine.scheduler.step:.1f}")
+
+
+def test_numbers_of_lesson_01():
+    llama, opt = of("Llama-3-8B", torch.bfloat16), of("OPT-13B", torch.float16)
+    says("01.3", f"{per_token(llama):,}", f"{per_token(llama) * llama.num_heads // llama.num_kv_heads:,}", llama.num_heads // llama.num_kv_heads)
+
+    def step_ms(batch):     # fitted on Fig. 1 of the paper
+        return 26.24 + 0.419 * batch
+
+    says("01.4", percent(step_ms(16) / step_ms(8) - 1, 0), percent(2 * step_ms(8) / step_ms(16) - 1, 0), 0.419)
+    assert step_ms(30.4) / step_ms(7) == pytest.approx(4 / 3, abs=0.02), "a third longer"
+    budget = 12 * 2**30
+    says("01.6", f"{per_token(opt):,}", budget // (2048 * per_token(opt)), budget // (500 * per_token(opt)), f"{2048 * per_token(opt) / 2**30}")
+
+
+def test_numbers_of_lesson_02():
+    slots, reserved = 15_728, 2048
+    manager = ContiguousKVManager(slots, 1, "max", reserved)
+    count = 0
+    while manager.status(request := Request(str(count), tuple(range(20)))) is AllocStatus.OK:
+        manager.admit(Sequence(count, request, 0, list(range(20))), 20)
+        count += 1
+    free = manager.buddy.num_free
+    says("02.4", count, f"{free:,}", f"{slots:,}", f"{free // 20}", percent(free / slots, 0))
+    grow = ContiguousKVManager(4096, 1, "grow", 2048)
+    request = Request("A", tuple(range(16)), max_tokens=2000)
+    seq = Sequence(0, request, 0, list(range(1500)))
+    grow.admit(seq, 16)
+    held = 0
+    blocker = Sequence(1, Request("B", (1,)), 0, [1])
+    while grow.table(seq)[-1] - grow.table(seq)[0] + 1 < 1024:
+        size = len(grow.table(seq))
+        blocker.seq_id += 1     # whoever sits on the buddy makes it move
+        grow.buddy.allocate((size - 1).bit_length())
+        seq.num_computed_tokens = size
+        copies = grow.reserve([seq], [1])
+        held = size + len(grow.table(seq))
+        grow.commit(seq, size)
+    says("02.3", f"{grow.num_copied_blocks:,}", f"{held:,}", len(copies))
+    buddies = BuddyAllocator(64)
+    for _ in range(4):
+        buddies.allocate(4)
+    buddies.free(16)
+    buddies.free(32)
+    says("02.5", buddies.num_free)
+    assert buddies.allocate(5) is None
+
+
+def test_numbers_of_lesson_03():
+    llama = of("Llama-3-8B", torch.bfloat16)
+    entries = num_blocks_for(8192, 16)
+    says("03.3", entries, f"{entries * 4 // 2**10} KiB", f"{8192 * per_token(llama) // 2**30} GiB", f"{8192 * 4 // 2**10} KiB",
+         f"{16 * per_token(llama) // 2**20} MiB")
+    manager = PagedKVManager(8, 4)
+    scheduler = Scheduler(SchedulerConfig(64), manager)
+    scheduler.add(Request("A", tuple(range(7)), max_tokens=9))
+    tables = {}
+    for _ in range(4):
+        for item in advance(scheduler).scheduled:
+            tables[item.seq_len - 1] = len(item.block_table)
+    assert (tables[7], tables[8]) == (2, 3), "the block comes with position 8"
+    small = Scheduler(SchedulerConfig(64), PagedKVManager(8, 16))
+    small.add(Request("A", tuple(range(16)), max_tokens=1))
+    assert len(advance(small).scheduled[0].block_table) == 1
+    assert not small.has_unfinished()
+
+
+def test_numbers_of_lesson_05():
+    scheduler = Scheduler(SchedulerConfig(64, max_num_seqs=4), PagedKVManager(200, 4))
+    for i, tokens in enumerate(OUTPUTS):
+        scheduler.add(Request(str(i), (i,), max_tokens=tokens))
+    while scheduler.has_unfinished():
+        advance(scheduler)
+    says("05.1", scheduler.step, sum(max(OUTPUTS[i : i + 4]) for i in range(0, 12, 4)))
+    mixed = Scheduler(SchedulerConfig(64), PagedKVManager(200, 4))
+    for i in range(3):
+        mixed.add(Request(str(i), (i,), max_tokens=9))
+    advance(mixed)
+    mixed.add(Request("long", tuple(range(50)), max_tokens=9))
+    output = advance(mixed)
+    says("05.3", sum(item.num_samples for item in output.scheduled), output.num_tokens, 49)
+    one = Scheduler(SchedulerConfig(64, max_num_seqs=1, max_num_batched_tokens=1), PagedKVManager(50, 4))
+    one.add(Request("A", tuple(range(11)), max_tokens=7))
+    while one.has_unfinished():
+        advance(one)
+    assert one.step == 11 + 7 - 1
+    lengths = (12, 64, 7, 33)
+    total = 4 * max(lengths)
+    says("05.6", *lengths, sum(lengths), total, percent(1 - sum(lengths) / total), percent(sum(lengths) / total))
+
+
+def forked(prompt, n, tokens):
+    """``(copies, blocks in use, blocks without sharing)`` when every branch has written so many of its tokens."""
+    manager = PagedKVManager(200, 16)
+    scheduler = Scheduler(SchedulerConfig(512), manager)
+    scheduler.add(Request("A", tuple(range(prompt)), max_tokens=200, n=n))
+    copies = []
+    advance(scheduler)
+    for _ in range(tokens):
+        copies += advance(scheduler).copies
+    report = manager.report()
+    return len(copies), report.num_used_blocks, report.num_used_blocks + report.shared_saved
+
+
+def test_numbers_of_lesson_06():
+    copies, used, unshared = forked(23, 4, 1)
+    assert copies == 3
+    says("06.2", used, unshared, 23)
+    assert forked(32, 4, 1)[0] == 0
+    says("06.6", percent(1 - used / unshared), unshared)
+    late = forked(23, 4, 127)
+    says("06.6", percent(1 - late[1] / late[2]), late[2])
+    assert late[2] - late[1] == unshared - used == 3
+
+
+def cached(first, second, block_size, common=None):
+    """Tokens of the second prompt that the cache of the first saves."""
+    scheduler = Scheduler(SchedulerConfig(1024), PagedKVManager(1100, block_size, prefix_caching=True))
+    scheduler.add(Request("A", tuple(range(first)), max_tokens=1))
+    advance(scheduler)
+    common = min(first, second) if common is None else common
+    request = Request("B", tuple(range(common)) + tuple(5000 + i for i in range(second - common)), max_tokens=1)
+    scheduler.add(request)
+    output = advance(scheduler)
+    return request.num_cached_tokens, output.scheduled[0]
+
+
+def test_numbers_of_lesson_07():
+    says("07.1", cached(140, 140, 16, common=100)[0], 100)
+    says("07.3", cached(140, 140, 16, common=100)[0])
+    tokens, item = cached(96, 96, 16)
+    assert (tokens, item.num_new, item.slots) == (95, 1, (-1,)), "queried once more, nothing is written"
+    assert [cached(300, 300, size, common=240)[0] for size in (16, 128, 256)] == [240, 128, 0]
+    says("07.6", 128, 0, 240)
+    assert cached(140, 140, 16, common=0)[0] == 0
+
+
+def run_of_three(num_blocks, mode, cpu_blocks=0):
+    """LESSONS' three requests of 6 + 10 tokens: ``(step of C's preemption, of its return, tokens it computes then, moves, steps)``."""
+    scheduler = Scheduler(SchedulerConfig(64, preemption_mode=mode), PagedKVManager(num_blocks, 4, num_cpu_blocks=cpu_blocks))
+    for name in "ABC":
+        scheduler.add(Request(name, tuple(ord(name) + i for i in range(6)), max_tokens=10))
+    left, back, computed, moves = [], [], [], 0
+    while scheduler.has_unfinished():
+        output = advance(scheduler)
+        moves += len(output.swap_in) + len(output.swap_out)
+        if output.preempted:
+            left.append(output.step)
+        if output.admitted and output.step > 1:
+            back.append(output.step)
+            computed.append(next(item.num_new for item in output.scheduled if item.request_id == "C"))
+    return left, back, computed, moves, scheduler.step
+
+
+def thrashing(num_blocks=8, block_size=4, prompt=6, output=10):
+    """The same run with the wrong `can_resume`, which asks only for the blocks that C had: ``(preemptions, block moves)``.
+
+    A model of its own: our manager asks rightly, so our scheduler cannot run it. A and B never step back.
+    """
+    def blocks(tokens):
+        return -(-tokens // block_size)
+
+    older, c = prompt, prompt      # tokens in the cache at the end of step 1; each later step adds one
+    running, preemptions, moves, done = True, 0, 0, 1
+    while done < output or c < prompt + output - 1:
+        step_older = done < output
+        free = num_blocks - (2 * blocks(older + 1) if step_older else 0)
+        if running and blocks(c + 1) > free:
+            running, preemptions, moves = False, preemptions + 1, moves + blocks(c)
+        elif not running and blocks(c) <= free:                     # the wrong question; its next token is not asked for
+            running, moves = True, moves + blocks(c)
+            if blocks(c + 1) <= free:
+                c += 1
+        elif running:
+            c += 1
+        if step_older:
+            older, done = older + 1, done + 1
+    return preemptions, moves
+
+
+def test_numbers_of_lesson_08():
+    assert run_of_three(8, "recompute") == ([4], [11], [9], 0, 17)
+    assert run_of_three(8, "swap", 8) == ([4], [11], [1], 4, 17)
+    assert run_of_three(12, "recompute")[4] == 10
+    says("08.1", 4, 11, 10)
+    assert "seven steps later" in told("08.1")
+    says("08.2", 137.4, 36.3, f"{39.1 / 33.4:.2f}")
+    assert 3.5 < 137.4 / 36.3 < 4, "nearly four times as long"
+    says("08.3", f"{39.1 / 33.4:.2f}", f"{36.3 / 137.4:.2f}")
+    says("08.5", 9, 8)
+    assert thrashing() == (3, 12)
+    idea = next(m.idea for e in ALL if e.name == "08.a" for m in e.misconceptions)
+    assert "3 preemptions and 12 block moves instead of 1 and 4" in idea
+    says("08.6", 3, 12, 1, 4)
