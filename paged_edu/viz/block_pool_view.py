@@ -48,7 +48,7 @@ class BlockPoolView(View):
             return pool_traces(state, grid.columns, grid.shown)
 
         side = max(16, min(48, grid.cell))
-        axis = {"showgrid": False, "zeroline": False, "showticklabels": False, "fixedrange": True}
+        axis = {"showgrid": False, "zeroline": False, "showticklabels": False, "ticks": "", "fixedrange": True}
         layout = {
             "height": rows * side + 190, "width": max(480, grid.columns * side + 70), "yaxis": axis | {"range": [rows - 0.5, -0.5]},
             "xaxis": axis | {"range": [-0.5, grid.columns - 0.5]},

@@ -5,26 +5,39 @@ It steps like the engine that serves a model, so a view draws either; and `trace
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
+from ..core.contiguous import ContiguousKVManager
 from ..core.events import Event
+from ..core.kv_manager import KVManager
 from ..core.paged import PagedKVManager
 from ..core.plan import SchedulerOutput
 from ..core.scheduler import Scheduler, SchedulerConfig
 from ..core.sequence import Request
 from ..engine.fake_runner import FakeRunner
+from ..sampling.params import SamplingParams
 
 
 class FakeEngine:
-    """One step a call, one invented token a caught-up sequence. Whoever listens gets every event."""
+    """One step a call, one invented token a caught-up sequence. Whoever listens gets every event.
 
-    def __init__(self, num_blocks: int, block_size: int = 16, max_model_len: int = 256, max_num_batched_tokens: int = 4096) -> None:
-        manager = PagedKVManager(num_blocks, block_size, emit=self._emit)
-        config = SchedulerConfig(max_model_len=max_model_len, max_num_batched_tokens=max_num_batched_tokens)
+    ``reservation``: of a contiguous manager ("max", "pow2", "oracle" or "grow"); None: the paged one, for which the next two are.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int = 16, max_model_len: int = 256, max_num_batched_tokens: int = 4096, *,
+        reservation: str | None = None, num_cpu_blocks: int = 0, prefix_caching: bool = False, preemption_mode: str = "auto",
+    ) -> None:
+        manager: KVManager
+        if reservation is None:
+            manager = PagedKVManager(num_blocks, block_size, emit=self._emit, prefix_caching=prefix_caching, num_cpu_blocks=num_cpu_blocks)
+        else:
+            manager = ContiguousKVManager(num_blocks, block_size, reservation, max_model_len, emit=self._emit)
+        config = SchedulerConfig(max_model_len=max_model_len, max_num_batched_tokens=max_num_batched_tokens, preemption_mode=preemption_mode)
         self.scheduler = Scheduler(config, manager, emit=self._emit)
-        self.runner = FakeRunner(num_blocks, block_size)
+        self.runner = FakeRunner(num_blocks, block_size, num_cpu_blocks=num_cpu_blocks)
         self.last_output: SchedulerOutput | None = None
         self._listeners: list[Callable[[Event], object]] = []
         self._num_added = 0
@@ -45,6 +58,22 @@ class FakeEngine:
             ids = tuple((31 * i + 7 * k) % self.runner.vocab_size for k in range(prompt))   # different ones for different requests
             self.scheduler.add(Request(str(i), ids, max_tokens=output))
             self._num_added += 1
+
+    def prepare(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams) -> Request:
+        """Check a request like `Engine.prepare`; only ``max_tokens`` and ``n`` of ``params`` mean something here."""
+        if isinstance(prompt, str):
+            raise ValueError(f"the prompt is {prompt!r}, and this engine has no tokenizer: give token ids")
+        request = Request(request_id, tuple(prompt), max_tokens=params.max_tokens, n=params.n)
+        self.scheduler.check(request)
+        return request
+
+    def queue(self, request: Request) -> None:
+        """Queue what `prepare` has checked."""
+        self.scheduler.add(request)
+
+    def abort_request(self, request_id: str) -> None:
+        """End a request in whatever state it is."""
+        self.scheduler.abort(request_id)
 
     def step(self) -> SchedulerOutput:
         """Schedule, "compute", take the tokens in."""
@@ -71,9 +100,9 @@ class Trace24:
     def num_slots(self) -> int:
         return self.num_blocks * self.block_size
 
-    def engine(self) -> FakeEngine:
-        """An engine in which the 24 requests wait for their first step."""
-        engine = FakeEngine(self.num_blocks, self.block_size, self.max_model_len, self.max_num_batched_tokens)
+    def engine(self, reservation: str | None = None) -> FakeEngine:
+        """An engine in which the 24 requests wait for their first step; ``reservation`` is that of `FakeEngine`."""
+        engine = FakeEngine(self.num_blocks, self.block_size, self.max_model_len, self.max_num_batched_tokens, reservation=reservation)
         engine.add(self.requests)
         return engine
 

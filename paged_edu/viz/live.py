@@ -101,6 +101,14 @@ class Live:
                 self.widget.send({"kind": "events", "track": index, "from": start, "events": events, "words": words})
         self._show(view)
 
+    def resend(self) -> None:
+        """Send everything again: the page has missed something, or the log is another one."""
+        if self._view is not None:
+            for track in self._view.tracks:
+                track.take_new()
+            self.widget.send({"kind": "reset", "data": self._whole()})
+            self._show(self._view)
+
     def _show(self, view: View) -> None:
         with self.widget.hold_sync():
             self.widget.unobserve(self._moved, "shown")
@@ -122,9 +130,7 @@ class Live:
         if view is None:
             return
         if content.get("kind") == "resend":
-            for track in view.tracks:
-                track.take_new()
-            self.widget.send({"kind": "reset", "data": self._whole()})
+            self.resend()
         else:
             view.asked(content)
             self.widget.send({"kind": "answer"})

@@ -23,7 +23,8 @@ def step_sentence(log: EventLog, step: int) -> str:
     owner = {seq_id: seq.request_id for seq_id, seq in before.sequences.items()}
     parts = [
         *_left(happened, letters, owner),
-        *_moved(happened, letters),
+        *_swapped(happened, letters, owner),
+        *_moved(happened, letters, owner),
         *_memory(happened),
         *_arrived(happened, before.num_arrived),
     ]
@@ -37,8 +38,10 @@ def _left(happened: list[ev.Event], letters: dict[str, str], owner: dict[int, st
         if isinstance(event, ev.BlocksFreed) and event.seq_id in owner:
             freed[owner[event.seq_id]] = freed.get(owner[event.seq_id], 0) + len(event.blocks)
     parts = []
-    for word, kind in (("preempted", ev.RequestPreempted), ("finished", ev.RequestFinished)):
-        ids = [event.request_id for event in happened if isinstance(event, kind) and event.request_id in letters]
+    preempted = [event.request_id for event in happened if isinstance(event, ev.RequestPreempted) and event.mode != "swap"]
+    finished = [event.request_id for event in happened if isinstance(event, ev.RequestFinished)]
+    for word, who in (("preempted", preempted), ("finished", finished)):
+        ids = [request_id for request_id in who if request_id in letters]
         if ids:
             parts.append(f"{_names(letters[i] for i in ids)} {word}, {counted(sum(freed.get(i, 0) for i in ids), 'block')} freed")
     alone = [event.request_id for event in happened if isinstance(event, ev.PoolExhausted)]
@@ -47,9 +50,25 @@ def _left(happened: list[ev.Event], letters: dict[str, str], owner: dict[int, st
     return parts
 
 
-def _moved(happened: list[ev.Event], letters: dict[str, str]) -> list[str]:
-    """Who got a place."""
-    names = [letters[event.request_id] for event in happened if isinstance(event, ev.RequestAdmitted) and event.request_id in letters]
+def _swapped(happened: list[ev.Event], letters: dict[str, str], owner: dict[int, str]) -> list[str]:
+    """Who went to host memory and who came back, with how many blocks; a block that several branches share goes once."""
+    out = [event for event in happened if isinstance(event, ev.BlocksSwappedOut) and event.seq_id in owner]
+    back = [event for event in happened if isinstance(event, ev.BlocksSwappedIn) and event.seq_id in owner]
+    parts = []
+    for words, where, ids, blocks in (
+        ("swapped out", "to host memory", [owner[e.seq_id] for e in out], {block for e in out for block in e.cpu_blocks}),
+        ("swapped in", "back from host memory", [owner[e.seq_id] for e in back], {block for e in back for block in e.copied}),
+    ):
+        if ids:
+            parts.append(f"{_names(letters[i] for i in dict.fromkeys(ids))} {words}, {counted(len(blocks), 'block')} {where}")
+    return parts
+
+
+def _moved(happened: list[ev.Event], letters: dict[str, str], owner: dict[int, str]) -> list[str]:
+    """Who got a place; those who came back from host memory have been named."""
+    back = {owner.get(event.seq_id) for event in happened if isinstance(event, ev.BlocksSwappedIn)}
+    admitted = [event.request_id for event in happened if isinstance(event, ev.RequestAdmitted)]
+    names = [letters[request_id] for request_id in admitted if request_id in letters and request_id not in back]
     return [f"{_names(names)} admitted"] if names else []
 
 

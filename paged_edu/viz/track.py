@@ -39,6 +39,7 @@ class Track:
         self.decode = decode
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] | None = None
+        self._told: Callable[[Event], None] | None = None
         self._new: list[Event] = []
         self._known: set[int] = set()                       # token ids whose text the page knows
 
@@ -52,6 +53,21 @@ class Track:
         """Let the log hear the engine, until `close`."""
         if self.engine is not None and self._unlisten is None:
             self._unlisten = self.engine.listen(self.log)
+
+    def restart(self) -> None:
+        """A new log from the engine's present state on, heard and watched like the one before."""
+        told, heard = self._told, self._unlisten is not None
+        for end in (self._unlisten, self._unwatch):
+            if end is not None:
+                end()
+        self._unlisten = self._unwatch = None
+        self._new = []
+        if self.engine is not None:
+            self.log = EventLog.of(self.engine.scheduler)
+        if heard:
+            self.listen()
+        if told is not None:
+            self.watch(told)
 
     @property
     def unfinished(self) -> bool:
@@ -81,7 +97,7 @@ class Track:
             told(event)
 
         if self._unwatch is None:
-            self._unwatch = self.log.watch(heard)
+            self._told, self._unwatch = told, self.log.watch(heard)
 
     def whole(self) -> dict[str, Any]:
         """Everything that a page needs to begin; see `wire_log`. What `take_new` has kept is in it as well."""
@@ -111,5 +127,5 @@ class Track:
         for end in (self._unlisten, self._unwatch):
             if end is not None:
                 end()
-        self._unlisten = self._unwatch = self.engine = self.decode = None
+        self._unlisten = self._unwatch = self._told = self.engine = self.decode = None
         self._new = []

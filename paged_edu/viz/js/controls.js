@@ -43,15 +43,15 @@ export function mount(el, player, modules, extras = null) {
     more?.el, status, panes);
   el.append(root);
 
-  const views = player.panes.map((pane) => {
-    const module = modules[pane.module];
+  const views = player.panes.map((pane, i) => {
+    const module = modules[pane.module], brief = player.panes.findIndex((other) => other.module === pane.module) < i;    // explained once is enough
     const place = h("div", { class: "pe-place" });
     const box = h("section", { class: `pe-pane pe-pane-${pane.module}`, "aria-label": pane.title || pane.module },
       pane.title ? h("h4", { class: "pe-title" }, pane.title) : null, place);
-    box.style.flexBasis = `${module.basis ?? 520}px`;
+    box.style.flexBasis = `${player.tracks.length > 1 ? 340 : module.basis ?? 520}px`;     // side by side, to compare them
     box.style.flexGrow = module.grow ?? 1;
     panes.append(box);
-    return { pane, view: module.create(place, { ...pane.options, select: (request) => player.select(pane.track, request), redraw: schedule }) };
+    return { pane, view: module.create(place, { ...pane.options, brief, select: (request) => player.select(pane.track, request), redraw: schedule }) };
   });
 
   function schedule() { pending ||= requestAnimationFrame(draw); }

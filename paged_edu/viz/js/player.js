@@ -70,10 +70,20 @@ export class Player {
 
   // The kernel moved: perhaps to a step whose events are still on the way.
   goto(step) {
-    const wanted = step > this.last ? step : null;
-    if (step === this.shown && wanted === null) return;
-    this.seek(step, false);
-    this.wanted = wanted;
+    this.wanted = step > this.last ? step : null;
+    const to = this.#inside(step);
+    if (to === this.shown) return;
+    this.shown = to;
+    this.notice = "";
+    this.changed();
+  }
+
+  // Other tracks: the kernel started over, or sent everything again.
+  replace(tracks, words = {}) {
+    this.tracks = tracks;
+    Object.assign(this.words, words);
+    this.shown = this.#inside(this.shown);
+    this.changed();
   }
 
   step() {

@@ -32,12 +32,12 @@ export function counts(state) {
 }
 
 export function create(el, options) {
-  const title = h("div", { class: "pe-headline" }), step = h("div", { class: "pe-headline" }), sub = h("div", { class: "pe-sub" });
+  const title = h("div", { class: "pe-headline" }), sub = h("div", { class: "pe-sub" });
   const base = h("canvas", { class: "pe-canvas", "aria-hidden": "true" });
   const over = h("canvas", { class: "pe-canvas pe-over", tabindex: 0, role: "img" });
   const stage = h("div", { class: "pe-stage" }, base, over);
-  const host = h("div", { class: "pe-sub", hidden: true }), legend = h("div", { class: "pe-legend" }), note = h("div", { class: "pe-note" });
-  el.append(h("div", { class: "pe-head" }, title, step), sub, stage, host, legend, note);
+  const legend = h("div", { class: "pe-legend" }), note = h("div", { class: "pe-note" });
+  el.append(title, sub, stage, legend, note);
   const tip = tooltip(stage);
   let state = null, context = null, blocks = [], hosted = [], written = new Map(), grid = null, width = 0, drawn = [], hovered = null, key = "", flash = null, timer = 0;
 
@@ -113,11 +113,11 @@ export function create(el, options) {
 
   function words() {
     setText(title, headline(state, blocks));
-    setText(step, `step ${context.step}`);
     setText(sub, counts(state));
     over.setAttribute("aria-label", `Block pool at step ${context.step}: ${headline(state, blocks)}; ${counts(state)}. Arrow keys go from block to block, Escape leaves.`);
     legend.replaceChildren(row("running", state.withStatus(RUNNING)), row("waiting", state.withStatus(WAITING, PREEMPTED, SWAPPED)));
     const size = counted(state.blockSize, "slot");
+    note.hidden = options.brief;
     setText(note, `a block has ${size}; filled: holds a token; outlined: written in this step; ×n: n block tables refer to the block`
       + (state.entered.size ? "; hatched: nobody's now, found again by the prefix cache" : "") + (grid && grid.shown < state.numBlocks ? `; the first ${grid.shown} blocks are shown` : ""));
   }

@@ -13,7 +13,7 @@ export function stepSentence(trace, step) {
   }
   const before = trace.at(step - 1);
   const letters = new Map([...before.requests].map(([id, r]) => [id, letter(r.arrival)]));
-  const parts = [...left(happened, letters, before), ...admitted(happened, letters), ...memory(happened), ...arrived(happened, before.numArrived)];
+  const parts = [...left(happened, letters, before), ...swapped(happened, letters, before), ...admitted(happened, letters, before), ...memory(happened), ...arrived(happened, before.numArrived)];
   return `step ${step}: ${parts.length ? parts.join("; ") : "nothing ran"}`;
 }
 
@@ -26,8 +26,9 @@ function left(happened, letters, before) {
     if (owner !== undefined) freed.set(owner, (freed.get(owner) ?? 0) + blocks.length);
   }
   const parts = [];
-  for (const [word, name] of [["preempted", "RequestPreempted"], ["finished", "RequestFinished"]]) {
-    const ids = of(happened, name).map(([, id]) => id).filter((id) => letters.has(id));
+  const preempted = of(happened, "RequestPreempted").filter(([, , , mode]) => mode !== "swap");
+  for (const [word, who] of [["preempted", preempted], ["finished", of(happened, "RequestFinished")]]) {
+    const ids = who.map(([, id]) => id).filter((id) => letters.has(id));
     if (ids.length) {
       const sum = ids.reduce((total, id) => total + (freed.get(id) ?? 0), 0);
       parts.push(`${names(ids.map((id) => letters.get(id)))} ${word}, ${counted(sum, "block")} freed`);
@@ -38,8 +39,21 @@ function left(happened, letters, before) {
   return parts;
 }
 
-function admitted(happened, letters) {
-  const who = of(happened, "RequestAdmitted").filter(([, id]) => letters.has(id)).map(([, id]) => letters.get(id));
+function swapped(happened, letters, before) {
+  const owner = (seqId) => before.sequences.get(seqId)?.requestId;
+  const parts = [];
+  for (const [name, words, where, field] of [["BlocksSwappedOut", "swapped out", "to host memory", 2], ["BlocksSwappedIn", "swapped in", "back from host memory", 3]]) {
+    const events = of(happened, name).filter(([, id]) => owner(id) !== undefined);
+    const who = [...new Set(events.map(([, id]) => owner(id)))].map((id) => letters.get(id));
+    const blocks = new Set(events.flatMap((event) => event[field]));          // a block that several branches share goes once
+    if (who.length) parts.push(`${names(who)} ${words}, ${counted(blocks.size, "block")} ${where}`);
+  }
+  return parts;
+}
+
+function admitted(happened, letters, before) {
+  const back = new Set(of(happened, "BlocksSwappedIn").map(([, id]) => before.sequences.get(id)?.requestId));
+  const who = of(happened, "RequestAdmitted").filter(([, id]) => letters.has(id) && !back.has(id)).map(([, id]) => letters.get(id));
   return who.length ? [`${names(who)} admitted`] : [];
 }
 

@@ -6,6 +6,8 @@ import { engineControls } from "./engine.js";
 
 const players = new WeakMap();
 
+const traces = (data) => data.tracks.map((track) => ({ label: track.label, trace: new Trace(track.header, track.events) }));
+
 function connect(model) {
   const data = model.get("data");
   const counts = data.tracks.map((track) => track.count);
@@ -18,9 +20,8 @@ function connect(model) {
     },
     speed(value) { model.set("speed", value); model.save_changes(); },
   };
-  const tracks = data.tracks.map((track) => ({ label: track.label, trace: new Trace(track.header, track.events) }));
   const player = new Player({
-    tracks, panes: data.panes, words: data.words, controls: data.controls, name: data.name, shown: model.get("shown"), speed: model.get("speed"),
+    tracks: traces(data), panes: data.panes, words: data.words, controls: data.controls, name: data.name, shown: model.get("shown"), speed: model.get("speed"),
     live: model.get("live"),
   }, remote);
   player.notice = model.get("notice");
@@ -28,12 +29,10 @@ function connect(model) {
   const on = {
     "msg:custom": (message) => {
       if (message.kind === "reset") {
-        player.tracks = message.data.tracks.map((track) => ({ label: track.label, trace: new Trace(track.header, track.events) }));
         message.data.tracks.forEach((track, i) => { counts[i] = track.count; });
-        Object.assign(player.words, message.data.words);
+        player.replace(traces(message.data), message.data.words);
         player.answered();
         player.goto(model.get("shown"));
-        player.changed();
       } else if (message.kind === "events") {
         player.answered();
         const known = counts[message.track] - message.from;
