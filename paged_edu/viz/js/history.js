@@ -1,7 +1,7 @@
 // What each request did in every step of a trace, and the branches that it had, as paged_edu/trace/history.py folds it. It grows with the trace.
 import { RUNNING } from "./trace.js";
 
-export const PREFILL = "prefill", DECODE = "decode", STALLED = "stalled";
+const PREFILL = "prefill", DECODE = "decode", STALLED = "stalled";
 
 const known = new WeakMap();      // trace -> History: several views of one trace share it
 
