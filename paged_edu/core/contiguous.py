@@ -114,7 +114,7 @@ class ContiguousKVManager:
         start, *spares = [start for _ in range(runs) if (start := self.buddy.allocate(order)) is not None]
         self._held[seq.seq_id] = _Held(seq, start, self._capacity(tokens, start), spares)
         if self.emit is not None:
-            self.emit(events.BlocksAllocated(seq.seq_id, tuple(self._blocks(start))))
+            self.emit(events.BlocksAllocated(seq.seq_id, tuple(self._blocks(start)), self.capacity(seq)))
             if spares:
                 self.emit(events.BlocksReserved(seq.seq_id, tuple(self.spare_blocks(seq))))
         return 0
@@ -134,7 +134,7 @@ class ContiguousKVManager:
         self._held[child.seq_id] = _Held(child, start, self._capacity(tokens, start), source=held.start)
         self.buddy.share(held.start)
         if self.emit is not None:
-            self.emit(events.RunForked(parent.seq_id, child.seq_id, tuple(self._blocks(start))))
+            self.emit(events.RunForked(parent.seq_id, child.seq_id, tuple(self._blocks(start)), self.capacity(child)))
             if spare is not None:
                 self.emit(events.BlocksReserved(parent.seq_id, tuple(self.spare_blocks(parent))))
         return True
@@ -172,7 +172,7 @@ class ContiguousKVManager:
         old, held.start = held.start, start
         held.capacity = self.block_size << self.buddy.orders[start]
         if self.emit is not None:
-            self.emit(events.RunMoved(held.seq.seq_id, tuple(self._blocks(start))))
+            self.emit(events.RunMoved(held.seq.seq_id, tuple(self._blocks(start)), held.capacity))
         part_of_it = old not in self.buddy.orders or old == start
         if held.source is not None:                         # nothing has been written to the old run yet
             if not part_of_it:
@@ -232,6 +232,10 @@ class ContiguousKVManager:
 
     def table(self, seq: Sequence) -> list[int]:
         return list(self._blocks(self._held[seq.seq_id].start))
+
+    def capacity(self, seq: Sequence) -> int:
+        """Tokens that are reserved in its run."""
+        return self._held[seq.seq_id].capacity
 
     def spare_blocks(self, seq: Sequence) -> list[int]:
         """The blocks that wait for the branches ``seq`` will fan out into."""

@@ -77,6 +77,8 @@ class BlocksAllocated(NamedTuple):
 
     seq_id: int
     blocks: tuple[int, ...]
+    capacity: int | None = None
+    """Contiguous managers: tokens that are reserved; what the run has beyond them is rounding."""
 
 
 class RunForked(NamedTuple):
@@ -85,6 +87,7 @@ class RunForked(NamedTuple):
     parent: int
     child: int
     blocks: tuple[int, ...]
+    capacity: int
 
 
 class BlocksReserved(NamedTuple):
@@ -99,6 +102,7 @@ class RunMoved(NamedTuple):
 
     seq_id: int
     blocks: tuple[int, ...]
+    capacity: int
 
 
 class BlocksFreed(NamedTuple):
@@ -120,6 +124,9 @@ class BlocksEntered(NamedTuple):
 
     seq_id: int
     blocks: tuple[int, ...]
+    entries: tuple[tuple[int, int], ...]
+    """``(entry, the entry of the block before it)`` of each, as the index numbers them; 0 comes before a first block."""
+    cache_salt: str | None
 
 
 class BlocksForgotten(NamedTuple):

@@ -158,15 +158,15 @@ class PagedKVManager:
 
     def _enter(self, index: PrefixIndex, seq: Sequence, table: BlockTable, num_computed: int) -> None:
         """Make the blocks that are now full findable. Not before: an entry promises that the block has been computed."""
-        entered = []
+        entered: dict[int, tuple[int, int]] = {}
         for i in range(len(table.entries), num_computed // self.block_size):
             tokens = tuple(seq.token_ids[i * self.block_size : (i + 1) * self.block_size])
             parent = table.entries[-1] if table.entries else ROOT
             table.entries.append(index.register(table.blocks[i], parent, tokens, seq.request.cache_salt))
             if index.block_of(table.entries[-1]) == table.blocks[i]:        # else another block has the same text already
-                entered.append(table.blocks[i])
+                entered[table.blocks[i]] = table.entries[-1], parent
         if entered and self.emit is not None:
-            self.emit(events.BlocksEntered(seq.seq_id, tuple(entered)))
+            self.emit(events.BlocksEntered(seq.seq_id, tuple(entered), tuple(entered.values()), seq.request.cache_salt))
 
     def fork(self, parent: Sequence, child: Sequence) -> bool:
         if child.seq_id in self.tables:

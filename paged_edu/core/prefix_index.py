@@ -7,7 +7,7 @@ collision cannot hand out somebody else's block.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
 ROOT = 0
@@ -46,6 +46,10 @@ class PrefixIndex:
             found.append(hit)
             parent = hit[0]
         return found
+
+    def items(self) -> Iterable[tuple[int, tuple[Key, int]]]:
+        """``(block, (key, entry))`` of all of them."""
+        return self._keys.items()
 
     def block_of(self, entry: int) -> int | None:
         """The block of an entry; None once it is forgotten."""

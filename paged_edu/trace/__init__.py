@@ -1,5 +1,9 @@
 """A run as events: record it, fold it, replay it to any step, forwards and backwards."""
+from .history import Branch, Lane, Span, history
 from .log import EventLog
-from .state import BlockView, RequestState, SequenceState, TraceState
+from .memory import memory_report
+from .state import BlockView, EntryState, RequestState, SequenceState, TraceState
 
-__all__ = ["BlockView", "EventLog", "RequestState", "SequenceState", "TraceState"]
+__all__ = [
+    "BlockView", "Branch", "EntryState", "EventLog", "Lane", "RequestState", "SequenceState", "Span", "TraceState", "history", "memory_report",
+]

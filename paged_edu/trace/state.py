@@ -6,8 +6,9 @@ property test checks, so a picture drawn from a `TraceState` is a picture of the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ..core import events as ev
 from ..core.block_table import block_fills
@@ -30,6 +31,8 @@ class SequenceState:
     """Its blocks in host memory, while it is swapped out."""
     reserved: list[int] = field(default_factory=list)
     """Blocks set aside for the branches that it will fan out into."""
+    capacity: int | None = None
+    """Under a contiguous manager, while it holds a run: tokens that are reserved there."""
 
 
 @dataclass(slots=True)
@@ -41,6 +44,17 @@ class RequestState:
     max_tokens: int
     status: Status = Status.WAITING
     num_preemptions: int = 0
+
+
+class EntryState(NamedTuple):
+    """What the prefix index knows of a block."""
+
+    entry: int
+    """A number that is never used twice."""
+    parent: int
+    """The entry of the block before it in the text, which may be forgotten by now; 0: it begins a text."""
+    tokens: tuple[int, ...]
+    salt: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +90,14 @@ class TraceState:
     sequences: dict[int, SequenceState] = field(default_factory=dict)
     scheduled: dict[int, int] = field(default_factory=dict)
     """Tokens that each sequence runs in the current step."""
-    entered: set[int] = field(default_factory=set)
+    entries: dict[int, EntryState] = field(default_factory=dict)
     """Blocks that the prefix index knows, in use or not."""
     entered_by: dict[int, int] = field(default_factory=dict)
     """Of those, the arrival number of the request whose text each holds, so that a cached block keeps its colour when that request has gone."""
+    released: dict[int, None] = field(default_factory=dict)
+    """Of those, the ones that a table has dropped, by the last time that one did: what nobody uses is overwritten in this order."""
+    evicted: list[int] = field(default_factory=list)
+    """Blocks whose text was overwritten in the current step."""
     num_finished: int = 0
     num_preemptions: int = 0
     num_copies: int = 0
@@ -91,7 +109,7 @@ class TraceState:
         """Advance by one event. Raises ValueError for a type that it does not know: a new event must say what it changes."""
         match event:
             case ev.StepStarted(step):
-                self.step, self.scheduled = step, {}
+                self.step, self.scheduled, self.evicted = step, {}, []
             case ev.StepScheduled(_, tokens):
                 self.scheduled = dict(tokens)
             case ev.RequestAdded(request_id, seq_id, prompt, max_tokens):
@@ -111,29 +129,34 @@ class TraceState:
                 for seq in self.sequences.values():
                     if seq.request_id == request_id and mode == "recompute":
                         seq.num_computed = 0
-            case ev.BlocksAllocated(seq_id, blocks):
+            case ev.BlocksAllocated(seq_id, blocks, capacity):
                 if not all(0 <= block < self.num_blocks for block in blocks):
                     raise ValueError(f"blocks {blocks} are not all in a pool of {self.num_blocks}")
                 self.sequences[seq_id].blocks.extend(blocks)
-                self._forget(blocks)
+                self.sequences[seq_id].capacity = capacity
+                self._overwrite(blocks)
             case ev.BlocksReserved(seq_id, blocks):
                 self.sequences[seq_id].reserved = list(blocks)
-            case ev.RunMoved(seq_id, blocks):
-                self.sequences[seq_id].blocks = list(blocks)
+            case ev.RunMoved(seq_id, blocks, capacity):
+                self.sequences[seq_id].blocks, self.sequences[seq_id].capacity = list(blocks), capacity
             case ev.BlocksShared(seq_id, blocks):
                 seq = self.sequences[seq_id]
                 seq.blocks = list(blocks)
                 seq.num_computed = min(len(blocks) * self.block_size, len(seq.tokens) - 1)
-            case ev.BlocksEntered(seq_id, blocks):
-                self.entered.update(blocks)
+            case ev.BlocksEntered(seq_id, blocks, entries, salt):
+                seq, size = self.sequences[seq_id], self.block_size
+                for block, (entry, parent) in zip(blocks, entries, strict=True):
+                    start = seq.blocks.index(block) * size
+                    self.entries[block] = EntryState(entry, parent, tuple(seq.tokens[start : start + size]), salt)
                 self.entered_by.update(dict.fromkeys(blocks, self.arrival(seq_id)))
             case ev.BlocksForgotten(blocks):
                 self._forget(blocks)
             case ev.BlocksSwappedOut(seq_id, cpu_blocks):
+                self._release(self.sequences[seq_id].blocks)
                 self.sequences[seq_id].blocks, self.sequences[seq_id].cpu_blocks = [], list(cpu_blocks)
             case ev.BlocksSwappedIn(seq_id, blocks, copied):
                 self.sequences[seq_id].blocks, self.sequences[seq_id].cpu_blocks = list(blocks), []
-                self._forget(copied)
+                self._overwrite(copied)
             case ev.CpuBlocksFreed(seq_id):
                 self.sequences[seq_id].cpu_blocks = []
             case ev.BlocksFreed(seq_id, blocks):
@@ -141,18 +164,21 @@ class TraceState:
                 if tuple(seq.blocks[len(seq.blocks) - len(blocks) :]) != tuple(blocks):
                     raise ValueError(f"sequence {seq_id} frees {blocks} but its table is {seq.blocks}")
                 del seq.blocks[len(seq.blocks) - len(blocks) :]
+                self._release(blocks)
+                if not seq.blocks:
+                    seq.capacity = None
             case ev.BlockCopied(seq_id, index, _, dst):
                 self.sequences[seq_id].blocks[index] = dst
-                self._forget((dst,))
+                self._overwrite((dst,))
                 self.num_copies += 1
             case ev.SequenceForked(request_id, parent, child):
                 self.sequences[child] = SequenceState(request_id, list(self.sequences[parent].tokens))
             case ev.TableForked(parent, child):
                 source, seq = self.sequences[parent], self.sequences[child]
                 seq.blocks, seq.num_computed = list(source.blocks), source.num_computed
-            case ev.RunForked(parent, child, blocks):
+            case ev.RunForked(parent, child, blocks, capacity):
                 seq = self.sequences[child]
-                seq.blocks, seq.num_computed = list(blocks), self.sequences[parent].num_computed
+                seq.blocks, seq.num_computed, seq.capacity = list(blocks), self.sequences[parent].num_computed, capacity
             case ev.TokensWritten(seq_id, num_computed):
                 self.sequences[seq_id].num_computed = num_computed
             case ev.TokensSampled(seq_id, token_ids):
@@ -164,7 +190,8 @@ class TraceState:
                 self.num_finished += 1
             case ev.Recovered(step, num_arrived, requests, sequences):
                 self.num_finished += len(self.requests.keys() - {request[0] for request in requests})
-                self.step, self.num_arrived, self.scheduled, self.entered, self.entered_by = step, num_arrived, {}, set(), {}
+                self.step, self.num_arrived, self.scheduled, self.entries, self.entered_by = step, num_arrived, {}, {}, {}
+                self.released, self.evicted = {}, []
                 known = [self.requests[request[0]].num_preemptions for request in requests if request[0] in self.requests]
                 self.num_preemptions += sum(request[5] for request in requests) - sum(known)
                 self.requests = {name: RequestState(at, prompt, most, Status(status), times) for name, at, prompt, most, status, times in requests}
@@ -177,8 +204,23 @@ class TraceState:
     def _forget(self, blocks: Iterable[int]) -> None:
         """The prefix index no longer finds these."""
         for block in blocks:
-            self.entered.discard(block)
+            self.entries.pop(block, None)
             self.entered_by.pop(block, None)
+            self.released.pop(block, None)
+
+    def _overwrite(self, blocks: Iterable[int]) -> None:
+        """They were handed out and will hold something else."""
+        for block in blocks:
+            if block in self.entries:
+                self.evicted.append(block)
+                self._forget((block,))
+
+    def _release(self, blocks: Sequence[int]) -> None:
+        """A table has dropped these, last block first, as `BlockPool.free` does: the head of a text is overwritten last."""
+        for block in reversed(blocks):
+            if block in self.entries:
+                self.released.pop(block, None)
+                self.released[block] = None
 
     def copy(self) -> TraceState:
         """An independent state. Written out, since `copy.deepcopy` takes fifty times as long and every step backwards needs one."""
@@ -187,7 +229,8 @@ class TraceState:
             sequences={seq_id: replace(
                 seq, tokens=seq.tokens.copy(), blocks=seq.blocks.copy(), cpu_blocks=seq.cpu_blocks.copy(), reserved=seq.reserved.copy(),
             ) for seq_id, seq in self.sequences.items()},
-            scheduled=self.scheduled.copy(), entered=self.entered.copy(), entered_by=self.entered_by.copy(),
+            scheduled=self.scheduled.copy(), entries=self.entries.copy(), entered_by=self.entered_by.copy(), released=self.released.copy(),
+            evicted=self.evicted.copy(),
         )
 
     # -- what a picture needs ------------------------------------------------------------------------------------------------------
@@ -204,9 +247,19 @@ class TraceState:
                 fill[block] = max(fill.get(block, 0), filled)
                 logical.setdefault(block, index)
         return [
-            BlockView(b, tuple(owners.get(b, ())), fill.get(b, 0), logical.get(b), b in self.entered and b not in owners, reserved.get(b))
+            BlockView(b, tuple(owners.get(b, ())), fill.get(b, 0), logical.get(b), b in self.entries and b not in owners, reserved.get(b))
             for b in range(self.num_blocks)
         ]
+
+    @property
+    def entered(self) -> Set[int]:
+        """Blocks that the prefix index knows, in use or not."""
+        return self.entries.keys()
+
+    def cached_blocks(self) -> list[int]:
+        """Blocks that only the prefix index knows, in the order in which they will be overwritten."""
+        used = {block for seq in self.sequences.values() for block in seq.blocks}
+        return [block for block in self.released if block not in used]
 
     def ref_counts(self) -> list[int]:
         """References to each block: entries in all tables."""
@@ -243,8 +296,11 @@ class TraceState:
                     request.request_id, list(seq.token_ids), seq.num_computed_tokens, list(manager.table(seq)) if here else [],
                     list(away.blocks) if away is not None else [],
                     manager.spare_blocks(seq) if here and isinstance(manager, ContiguousKVManager) else [],
+                    manager.capacity(seq) if here and isinstance(manager, ContiguousKVManager) else None,
                 )
         state.num_arrived = scheduler.num_arrived
         if isinstance(manager, PagedKVManager):
-            state.entered = set(manager.index or ())
+            for block, ((parent, tokens, salt), entry) in manager.index.items() if manager.index is not None else ():
+                state.entries[block] = EntryState(entry, parent, tokens, salt)
+            state.released = dict.fromkeys(manager.pool.cached_blocks())
         return state

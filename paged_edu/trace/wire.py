@@ -21,8 +21,11 @@ def wire_state(state: TraceState) -> dict[str, Any]:
     """A state, field by field; requests and sequences as lists, in their order."""
     return {
         "requests": [[name, r.arrival, r.num_prompt_tokens, r.max_tokens, str(r.status), r.num_preemptions] for name, r in state.requests.items()],
-        "sequences": [[seq_id, s.request_id, s.tokens, s.num_computed, s.blocks, s.cpu_blocks, s.reserved] for seq_id, s in state.sequences.items()],
-        "scheduled": sorted(state.scheduled.items()), "entered": sorted(state.entered), "entered_by": sorted(state.entered_by.items()),
+        "sequences": [
+            [seq_id, s.request_id, s.tokens, s.num_computed, s.blocks, s.cpu_blocks, s.reserved, s.capacity] for seq_id, s in state.sequences.items()
+        ],
+        "scheduled": sorted(state.scheduled.items()), "entries": [[block, *entry] for block, entry in state.entries.items()],
+        "released": list(state.released), "evicted": state.evicted, "entered_by": sorted(state.entered_by.items()),
         "num_finished": state.num_finished, "num_preemptions": state.num_preemptions, "num_copies": state.num_copies,
         "num_swapped_out": state.num_swapped_out,
     }

@@ -10,10 +10,11 @@ from .palette import AUTO, DARK, LIGHT, Look, Theme, letter, look
 from .sentence import step_sentence
 from .still import Still
 from .svg import pool_svg
+from .timeline_view import TimelineView
 from .view import View
 from .views import Views
 
 __all__ = [
-    "AUTO", "DARK", "LIGHT", "BlockPoolView", "BlockTableView", "EngineStepper", "Look", "Still", "Theme", "View", "Views", "letter", "look",
-    "pool_svg", "save_html", "step_sentence",
+    "AUTO", "DARK", "LIGHT", "BlockPoolView", "BlockTableView", "EngineStepper", "Look", "Still", "Theme", "TimelineView", "View", "Views", "letter",
+    "look", "pool_svg", "save_html", "step_sentence",
 ]

@@ -6,7 +6,7 @@ from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.scheduler import Scheduler, SchedulerConfig
 from paged_edu.core.sequence import Request, Status
 from paged_edu.engine.fake_runner import FakeRunner, expected_tokens
-from paged_edu.trace import TraceState
+from paged_edu.trace import TraceState, memory_report
 
 VOCAB = 1000
 
@@ -141,4 +141,6 @@ def snapshot_equal(state: TraceState, scheduler: Scheduler) -> None:
         assert set(owned) <= used
     else:
         assert state.ref_counts() == manager.pool.ref_counts
-        assert state.entered == set(manager.index or ())
+        assert state.entries == live.entries
+        assert state.cached_blocks() == manager.pool.cached_blocks()
+    assert memory_report(state) == memory_report(live) == manager.report()

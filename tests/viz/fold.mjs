@@ -5,20 +5,29 @@ import { pathToFileURL } from "node:url";
 const js = pathToFileURL(process.argv[2] + "/");
 const { Trace, EVENT_NAMES } = await import(new URL("trace.js", js));
 const { stepSentence } = await import(new URL("sentence.js", js));
+const { memoryReport } = await import(new URL("memory.js", js));
+const { lanesOf } = await import(new URL("history.js", js));
 const palette = await import(new URL("palette.js", js));
 
 function wire(s) {
   return {
     step: s.step, num_arrived: s.numArrived,
     requests: [...s.requests].map(([id, r]) => [id, r.arrival, r.numPromptTokens, r.maxTokens, r.status, r.numPreemptions]),
-    sequences: [...s.sequences].map(([id, q]) => [id, q.requestId, q.tokens, q.numComputed, q.blocks, q.cpuBlocks, q.reserved]),
-    scheduled: [...s.scheduled].sort((a, b) => a[0] - b[0]), entered: [...s.entered].sort((a, b) => a - b), entered_by: [...s.enteredBy].sort((a, b) => a[0] - b[0]),
+    sequences: [...s.sequences].map(([id, q]) => [id, q.requestId, q.tokens, q.numComputed, q.blocks, q.cpuBlocks, q.reserved, q.capacity]),
+    scheduled: [...s.scheduled].sort((a, b) => a[0] - b[0]), entries: [...s.entries].map(([block, e]) => [block, e.entry, e.parent, e.tokens, e.salt]),
+    released: [...s.released], evicted: s.evicted, entered_by: [...s.enteredBy].sort((a, b) => a[0] - b[0]),
     num_finished: s.numFinished, num_preemptions: s.numPreemptions, num_copies: s.numCopies, num_swapped_out: s.numSwappedOut,
     blocks: s.blocks().map((b) => [b.owners, b.fill, b.logical, b.cached, b.reservedBy]),
-    host: s.hostBlocks().map((b) => b.block),
+    host: s.hostBlocks().map((b) => b.block), cached: s.cachedBlocks(),
+    memory: Object.values(memoryReport(s)),
     written: [...s.justWritten()].map(([block, [first, stop]]) => [block, first, stop]).sort((a, b) => a[0] - b[0]),
   };
 }
+
+const wireLane = (lane) => [
+  lane.requestId, lane.arrival, lane.numPromptTokens, lane.maxTokens, lane.arrived, lane.ended, lane.reason, lane.cached,
+  lane.spans.map((span) => [span.kind, span.first, span.tokens]), lane.branches.map((b) => [b.seqId, b.parent, b.born, b.ended, b.reason, b.output]),
+];
 
 const problems = [];
 function same(where, got, wanted) {
@@ -27,10 +36,13 @@ function same(where, got, wanted) {
 
 const input = JSON.parse(readFileSync(0, "utf8"));
 let steps = 0;
-input.traces.forEach(({ header, events, states, sentences, file }, number) => {
+input.traces.forEach(({ header, events, states, sentences, lanes, file }, number) => {
   const whole = file ? Trace.parse(file, 5) : new Trace(header, events, 5);
   const bit = new Trace(header, [], 7);                     // as events come from a kernel: a few at a time
-  for (let i = 0; i < events.length; i += 3) bit.push(events.slice(i, i + 3));
+  for (let i = 0; i < events.length; i += 3) {
+    bit.push(events.slice(i, i + 3));
+    if (i % 5 === 0) lanesOf(bit);                          // a history grows with its trace
+  }
   for (const trace of [whole, bit]) {
     const first = trace.firstStep, last = trace.lastStep;
     same(`trace ${number}: steps`, [first, last - first + 1], [header.first_step, states.length]);
@@ -42,6 +54,7 @@ input.traces.forEach(({ header, events, states, sentences, file }, number) => {
       same(`trace ${number}, step ${step}`, wire(trace.at(step)), states[step - first]);
       steps += 1;
     }
+    same(`trace ${number}: lanes`, lanesOf(trace).map(wireLane), lanes);
     states.forEach((_, i) => same(`trace ${number}, sentence of step ${first + i}`, stepSentence(trace, first + i), sentences[i]));
     const copy = trace.at(first).copy();
     trace.at(last);

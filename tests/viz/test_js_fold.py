@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from paged_edu.core.events import EVENT_TYPES
-from paged_edu.trace import EventLog, TraceState
+from paged_edu.trace import EventLog, TraceState, history, memory_report
 from paged_edu.trace.wire import wire_event, wire_log, wire_state
 from paged_edu.viz import palette
 from paged_edu.viz.sentence import step_sentence
@@ -60,15 +60,30 @@ def expected(state: TraceState) -> dict[str, Any]:
     return {
         "step": state.step, "num_arrived": state.num_arrived, **wire_state(state),
         "blocks": [[v.owners, v.fill, v.logical, v.cached, v.reserved_by] for v in state.blocks()],
-        "host": sorted(host), "written": sorted((block, *slots) for block, slots in just_written(state).items()),
+        "host": sorted(host),
+        "cached": state.cached_blocks(), "memory": memory(state), "written": sorted((block, *slots) for block, slots in just_written(state).items()),
     }
+
+
+def memory(state: TraceState) -> list[int]:
+    r = memory_report(state)
+    return [r.total, r.token_states, r.reservation, r.internal, r.external, r.cached, r.num_sequences, r.shared_saved, r.num_used_blocks]
+
+
+def lanes(log: EventLog) -> list[Any]:
+    return [
+        [lane.request_id, lane.arrival, lane.num_prompt_tokens, lane.max_tokens, lane.arrived, lane.ended, lane.reason, lane.cached,
+         [[span.kind, span.first, span.tokens] for span in lane.spans],
+         [[b.seq_id, b.parent, b.born, b.ended, b.reason, b.output] for b in lane.branches]]
+        for lane in history(log)
+    ]
 
 
 def trace(log: EventLog, file: str | None = None) -> dict[str, Any]:
     steps = range(log.first_step, log.last_step + 1)
     whole = wire_log(log)
     return {"header": whole["header"], "events": whole["events"], "states": [expected(log.replay(step)) for step in steps],
-            "sentences": [step_sentence(log, step) for step in steps], "file": file}
+            "sentences": [step_sentence(log, step) for step in steps], "lanes": lanes(log), "file": file}
 
 
 def fold(traces: list[dict[str, Any]], refused: list[Any] = ()) -> dict[str, Any]:

@@ -12,9 +12,11 @@ export class TraceState {
   constructor(numBlocks, blockSize, step = 0, numArrived = 0) {
     Object.assign(this, { numBlocks, blockSize, step, numArrived, numFinished: 0, numPreemptions: 0, numCopies: 0, numSwappedOut: 0 });
     this.requests = new Map();    // request id -> {arrival, numPromptTokens, maxTokens, status, numPreemptions}
-    this.sequences = new Map();   // sequence id -> {requestId, tokens, numComputed, blocks, cpuBlocks, reserved}
+    this.sequences = new Map();   // sequence id -> {requestId, tokens, numComputed, blocks, cpuBlocks, reserved, capacity}
     this.scheduled = new Map();   // sequence id -> tokens that it runs in this step
-    this.entered = new Set();     // blocks that the prefix index knows
+    this.entries = new Map();     // block that the prefix index knows -> {entry, parent, tokens, salt}
+    this.released = new Set();    // of those, the ones that a table has dropped, by the last time that one did
+    this.evicted = [];            // blocks whose text was overwritten in this step
     this.enteredBy = new Map();   // of those, block -> arrival number of the request whose text it holds
   }
 
@@ -24,11 +26,11 @@ export class TraceState {
     const begun = header.state;
     if (begun) {
       for (const [id, ...fields] of begun.requests) state.requests.set(id, request(...fields));
-      for (const [id, name, tokens, computed, blocks, cpu, reserved] of begun.sequences) {
-        state.sequences.set(id, sequence(name, tokens, computed, blocks, cpu, reserved));
-      }
+      for (const [id, ...fields] of begun.sequences) state.sequences.set(id, sequence(...fields));
       state.scheduled = new Map(begun.scheduled);
-      state.entered = new Set(begun.entered);
+      for (const [block, entry, parent, tokens, salt] of begun.entries) state.entries.set(block, { entry, parent, tokens, salt });
+      state.released = new Set(begun.released);
+      state.evicted = [...begun.evicted];
       state.enteredBy = new Map(begun.entered_by);
       state.numFinished = begun.num_finished;
       state.numPreemptions = begun.num_preemptions;
@@ -42,11 +44,11 @@ export class TraceState {
     const twin = new TraceState(this.numBlocks, this.blockSize, this.step, this.numArrived);
     for (const name of FIELDS) twin[name] = this[name];
     for (const [id, r] of this.requests) twin.requests.set(id, { ...r });
-    for (const [id, s] of this.sequences) {
-      twin.sequences.set(id, sequence(s.requestId, s.tokens, s.numComputed, s.blocks, s.cpuBlocks, s.reserved));
-    }
+    for (const [id, s] of this.sequences) twin.sequences.set(id, sequence(s.requestId, s.tokens, s.numComputed, s.blocks, s.cpuBlocks, s.reserved, s.capacity));
     twin.scheduled = new Map(this.scheduled);
-    twin.entered = new Set(this.entered);
+    twin.entries = new Map(this.entries);
+    twin.released = new Set(this.released);
+    twin.evicted = [...this.evicted];
     twin.enteredBy = new Map(this.enteredBy);
     return twin;
   }
@@ -60,9 +62,36 @@ export class TraceState {
 
   forget(blocks) {
     for (const block of blocks) {
-      this.entered.delete(block);
+      this.entries.delete(block);
       this.enteredBy.delete(block);
+      this.released.delete(block);
     }
+  }
+
+  // They were handed out and will hold something else.
+  overwrite(blocks) {
+    const known = blocks.filter((block) => this.entries.has(block));
+    this.evicted.push(...known);
+    this.forget(known);
+  }
+
+  // A table has dropped these, last block first: the head of a text is overwritten last.
+  release(blocks) {
+    for (const block of [...blocks].reverse()) {
+      if (!this.entries.has(block)) continue;
+      this.released.delete(block);
+      this.released.add(block);
+    }
+  }
+
+  // Blocks that the prefix index knows, in use or not.
+  get entered() { return this.entries; }
+
+  // Blocks that only the prefix index knows, in the order in which they will be overwritten.
+  cachedBlocks() {
+    const used = new Set();
+    for (const seq of this.sequences.values()) for (const block of seq.blocks) used.add(block);
+    return [...this.released].filter((block) => !used.has(block));
   }
 
   seq(id) {
@@ -99,7 +128,7 @@ export class TraceState {
         view.logical ??= index;
       });
     }
-    for (const view of found) view.cached = this.entered.has(view.block) && !view.owners.length;
+    for (const view of found) view.cached = this.entries.has(view.block) && !view.owners.length;
     return found;
   }
 
@@ -136,12 +165,12 @@ function request(arrival, numPromptTokens, maxTokens, status = WAITING, numPreem
   return { arrival, numPromptTokens, maxTokens, status, numPreemptions };
 }
 
-function sequence(requestId, tokens, numComputed = 0, blocks = [], cpuBlocks = [], reserved = []) {
-  return { requestId, tokens: [...tokens], numComputed, blocks: [...blocks], cpuBlocks: [...cpuBlocks], reserved: [...reserved] };
+function sequence(requestId, tokens, numComputed = 0, blocks = [], cpuBlocks = [], reserved = [], capacity = null) {
+  return { requestId, tokens: [...tokens], numComputed, blocks: [...blocks], cpuBlocks: [...cpuBlocks], reserved: [...reserved], capacity };
 }
 
 const CHANGES = {
-  StepStarted(s, step) { s.step = step; s.scheduled = new Map(); },
+  StepStarted(s, step) { Object.assign(s, { step, scheduled: new Map(), evicted: [] }); },
   StepScheduled(s, _, tokens) { s.scheduled = new Map(Object.entries(tokens).map(([id, n]) => [Number(id), n])); },
   RequestAdded(s, id, seqId, prompt, maxTokens) {
     if (s.requests.has(id) || s.sequences.has(seqId)) throw new Error(`request ${id} or sequence ${seqId} is there already`);
@@ -158,29 +187,35 @@ const CHANGES = {
     if (mode === "swap") s.numSwappedOut += 1;
     else for (const seq of s.sequences.values()) if (seq.requestId === id) seq.numComputed = 0;
   },
-  BlocksAllocated(s, id, blocks) {
+  BlocksAllocated(s, id, blocks, capacity = null) {
     if (!blocks.every((block) => block >= 0 && block < s.numBlocks)) throw new Error(`blocks ${blocks} are not all in a pool of ${s.numBlocks}`);
     s.seq(id).blocks.push(...blocks);
-    s.forget(blocks);
+    s.seq(id).capacity = capacity;
+    s.overwrite(blocks);
   },
   BlocksReserved(s, id, blocks) { s.seq(id).reserved = [...blocks]; },
-  RunMoved(s, id, blocks) { s.seq(id).blocks = [...blocks]; },
+  RunMoved(s, id, blocks, capacity) { Object.assign(s.seq(id), { blocks: [...blocks], capacity }); },
   BlocksShared(s, id, blocks) {
     const seq = s.seq(id);
     seq.blocks = [...blocks];
     seq.numComputed = Math.min(blocks.length * s.blockSize, seq.tokens.length - 1);
   },
-  BlocksEntered(s, id, blocks) {
-    for (const block of blocks) {
-      s.entered.add(block);
+  BlocksEntered(s, id, blocks, entries, salt) {
+    const seq = s.seq(id), size = s.blockSize;
+    blocks.forEach((block, i) => {
+      const start = seq.blocks.indexOf(block) * size, [entry, parent] = entries[i];
+      s.entries.set(block, { entry, parent, tokens: seq.tokens.slice(start, start + size), salt });
       s.enteredBy.set(block, s.arrival(id));
-    }
+    });
   },
   BlocksForgotten(s, blocks) { s.forget(blocks); },
-  BlocksSwappedOut(s, id, cpuBlocks) { Object.assign(s.seq(id), { blocks: [], cpuBlocks: [...cpuBlocks] }); },
+  BlocksSwappedOut(s, id, cpuBlocks) {
+    s.release(s.seq(id).blocks);
+    Object.assign(s.seq(id), { blocks: [], cpuBlocks: [...cpuBlocks] });
+  },
   BlocksSwappedIn(s, id, blocks, copied) {
     Object.assign(s.seq(id), { blocks: [...blocks], cpuBlocks: [] });
-    s.forget(copied);
+    s.overwrite(copied);
   },
   CpuBlocksFreed(s, id) { s.seq(id).cpuBlocks = []; },
   BlocksFreed(s, id, blocks) {
@@ -189,10 +224,12 @@ const CHANGES = {
       throw new Error(`sequence ${id} frees ${blocks} but its table is ${seq.blocks}`);
     }
     seq.blocks.length = kept;
+    s.release(blocks);
+    if (!kept) seq.capacity = null;
   },
   BlockCopied(s, id, logical, _, dst) {
     s.seq(id).blocks[logical] = dst;
-    s.forget([dst]);
+    s.overwrite([dst]);
     s.numCopies += 1;
   },
   SequenceForked(s, name, parent, child) { s.sequences.set(child, sequence(name, s.seq(parent).tokens)); },
@@ -200,7 +237,7 @@ const CHANGES = {
     const source = s.seq(parent);
     Object.assign(s.seq(child), { blocks: [...source.blocks], numComputed: source.numComputed });
   },
-  RunForked(s, parent, child, blocks) { Object.assign(s.seq(child), { blocks: [...blocks], numComputed: s.seq(parent).numComputed }); },
+  RunForked(s, parent, child, blocks, capacity) { Object.assign(s.seq(child), { blocks: [...blocks], numComputed: s.seq(parent).numComputed, capacity }); },
   TokensWritten(s, id, numComputed) { s.seq(id).numComputed = numComputed; },
   TokensSampled(s, id, tokens) { s.seq(id).tokens.push(...tokens); },
   SequenceFinished(s, _, id) {
@@ -216,7 +253,7 @@ const CHANGES = {
     const left = new Set(requests.map(([id]) => id));
     for (const id of s.requests.keys()) if (!left.has(id)) s.numFinished += 1;
     for (const fields of requests) s.numPreemptions += fields[5] - (s.requests.get(fields[0])?.numPreemptions ?? 0);
-    Object.assign(s, { step, numArrived, scheduled: new Map(), entered: new Set(), enteredBy: new Map() });
+    Object.assign(s, { step, numArrived, scheduled: new Map(), entries: new Map(), enteredBy: new Map(), released: new Set(), evicted: [] });
     s.requests = new Map(requests.map(([id, ...fields]) => [id, request(...fields)]));
     s.sequences = new Map(sequences.map(([id, name, tokens]) => [id, sequence(name, tokens)]));
   },
@@ -246,6 +283,9 @@ export class Trace {
     if (header?.format !== "paged_edu trace 1") throw new Error("this is not a trace of paged_edu");
     return new Trace({ max_steps: Infinity, ...header }, events, snapshotEvery);
   }
+
+  // The state before the events of the first step, for a fold of one's own.
+  begin() { return this.chunks[0].snapshot.copy(); }
 
   get firstStep() { return this.chunks[0].first; }
 
