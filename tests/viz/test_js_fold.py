@@ -51,7 +51,11 @@ class RecordingScheduler(Recording, machines.SchedulerMachine):
     pass
 
 
-class RecordingContiguous(Recording, machines.ContiguousMachine):
+class RecordingGrow(Recording, machines.GrowMachine):
+    pass
+
+
+class RecordingOracle(Recording, machines.OracleMachine):
     pass
 
 
@@ -116,7 +120,7 @@ def test_every_state_and_sentence_of_random_runs(tmp_path):
     RECORDED.clear()
     few = settings(max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), database=None,
                    phases=[Phase.generate], derandomize=True)
-    for machine in (RecordingScheduler, RecordingContiguous):
+    for machine in (RecordingScheduler, RecordingGrow, RecordingOracle):
         run_state_machine_as_test(machine, settings=few)
     RECORDED.insert(0, aborted_in_host_memory())
     seen = {type(event).__name__ for log in RECORDED for event in log}

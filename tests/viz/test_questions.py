@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from paged_edu.viz.contiguous_trace import contiguous
 from solutions import ALL, NAMES
 
 from paged_edu.attention.cache import bytes_per_block
@@ -22,7 +23,6 @@ from paged_edu.core.sequence import Request, Sequence
 from paged_edu.viz import exercises, questions
 from paged_edu.viz.card import Card, Fold, prose
 from paged_edu.viz.check import ask, drill, hint, quiz, task
-from paged_edu.viz.contiguous_trace import contiguous
 from paged_edu.viz.exercises.drills import DRILLS
 from paged_edu.viz.exercises.lesson_01 import MODELS
 from paged_edu.viz.exercises.lesson_05 import OUTPUTS
