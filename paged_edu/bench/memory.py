@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -208,7 +209,8 @@ PARTS_TO_RUN = tuple(MEASURES)
 
 def measure(options: Options, advance: Advance = lambda count: None) -> dict[str, Any]:
     """Everything that was asked for; ``advance`` is called with 1 for every request that ends."""
-    return {"options": asdict(options), "machine": machine() | {"numpy": np.__version__}} | {
+    versions = {name: version(name) for name in ("numpy", "torch")}
+    return {"options": asdict(options), "machine": machine() | versions} | {
         part: MEASURES[part](options, advance) for part in options.parts
     }
 

@@ -224,7 +224,7 @@ def test_the_command_with_a_real_model(capsys, tmp_path):
     result = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
     part = result["engine"]
     assert set(result) == {"options", "machine", "engine"}
-    assert {"date", "python", "paged_edu", "numpy", "cpu"} <= set(result["machine"])
+    assert {"date", "python", "paged_edu", "numpy", "torch", "cpu"} <= set(result["machine"])
     assert [row["manager"] for row in part["rows"]] == list(memory.MANAGERS)
     assert [row["same_tokens_as_paged"] for row in part["rows"]] == [70] * 5
     assert part["summary"]["paged"]["running_against_orca_max"] >= 2
