@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from paged_edu.viz.contiguous_trace import contiguous
 from solutions import ALL, NAMES
 
 from paged_edu.attention.cache import bytes_per_block
