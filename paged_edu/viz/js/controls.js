@@ -48,7 +48,7 @@ export function mount(el, player, modules, extras = null) {
     const place = h("div", { class: "pe-place" });
     const box = h("section", { class: `pe-pane pe-pane-${pane.module}`, "aria-label": pane.title || pane.module },
       pane.title ? h("h4", { class: "pe-title" }, pane.title) : null, place);
-    box.style.flexBasis = `${player.tracks.length > 1 ? 340 : module.basis ?? 520}px`;     // side by side, to compare them
+    box.style.flexBasis = `${pane.options.basis ?? (player.tracks.length > 1 ? 340 : module.basis ?? 520)}px`;     // side by side, to compare them
     box.style.flexGrow = module.grow ?? 1;
     panes.append(box);
     return { pane, view: module.create(place, { ...pane.options, brief, select: (request) => player.select(pane.track, request), redraw: schedule }) };
