@@ -7,6 +7,7 @@ const { Trace, EVENT_NAMES } = await import(new URL("trace.js", js));
 const { stepSentence } = await import(new URL("sentence.js", js));
 const { memoryReport } = await import(new URL("memory.js", js));
 const { lanesOf } = await import(new URL("history.js", js));
+const { layOut } = await import(new URL("layout.js", js));
 const palette = await import(new URL("palette.js", js));
 
 function wire(s) {
@@ -19,6 +20,7 @@ function wire(s) {
     num_finished: s.numFinished, num_preemptions: s.numPreemptions, num_copies: s.numCopies, num_swapped_out: s.numSwappedOut,
     blocks: s.blocks().map((b) => [b.owners, b.fill, b.logical, b.cached, b.reservedBy]),
     host: s.hostBlocks().map((b) => b.block), cached: s.cachedBlocks(),
+    layout: layOut(new Map([...s.sequences].filter(([, q]) => q.blocks.length).map(([id, q]) => [id, q.blocks])), 5),
     memory: Object.values(memoryReport(s)),
     written: [...s.justWritten()].map(([block, [first, stop]]) => [block, first, stop]).sort((a, b) => a[0] - b[0]),
   };

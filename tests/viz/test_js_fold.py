@@ -18,6 +18,7 @@ from paged_edu.core.events import EVENT_TYPES
 from paged_edu.trace import EventLog, TraceState, history, memory_report
 from paged_edu.trace.wire import wire_event, wire_log, wire_state
 from paged_edu.viz import palette
+from paged_edu.viz.layout import lay_out
 from paged_edu.viz.sentence import step_sentence
 from paged_edu.viz.svg import just_written
 
@@ -61,8 +62,14 @@ def expected(state: TraceState) -> dict[str, Any]:
         "step": state.step, "num_arrived": state.num_arrived, **wire_state(state),
         "blocks": [[v.owners, v.fill, v.logical, v.cached, v.reserved_by] for v in state.blocks()],
         "host": sorted(host),
-        "cached": state.cached_blocks(), "memory": memory(state), "written": sorted((block, *slots) for block, slots in just_written(state).items()),
+        "cached": state.cached_blocks(), "layout": layout(state), "memory": memory(state),
+        "written": sorted((block, *slots) for block, slots in just_written(state).items()),
     }
+
+
+def layout(state: TraceState) -> dict[str, Any]:
+    tree = lay_out({seq_id: seq.blocks for seq_id, seq in state.sequences.items() if seq.blocks}, 5)
+    return tree._asdict() | {"cells": [cell._asdict() for cell in tree.cells]}
 
 
 def memory(state: TraceState) -> list[int]:

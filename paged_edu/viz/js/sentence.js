@@ -2,7 +2,7 @@
 import { PREEMPTED, SWAPPED, WAITING } from "./trace.js";
 import { letter } from "./palette.js";
 
-export function counted(number, noun) { return `${number} ${noun}${number === 1 ? "" : "s"}`; }
+export function counted(number, noun, plural = `${noun}s`) { return `${number} ${number === 1 ? noun : plural}`; }
 
 // What happened in `step` of a trace, e.g. "step 4: C preempted, 2 blocks freed; 20 tokens written".
 export function stepSentence(trace, step) {
