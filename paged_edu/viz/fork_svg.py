@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..core import events as ev
 from ..trace import Branch, EventLog, Lane, SequenceState, TraceState, history
-from ..words import counted
+from ..words import counted, percent
 from .layout import Cell, Tree, lay_out
 from .palette import AUTO, OUTLINE, Look, Theme, look
 from .shapes import clean, document, num, rect, text, ticks
@@ -80,7 +80,7 @@ def headline(found: Family | None) -> str:
     if not found.live:
         return f"{name}: all branches have ended" if len(found.lane.branches) > 1 else f"{name} has ended"
     words = f"{name}: {counted(len(found.live), 'branch', 'branches')}, {counted(used, 'block')}"
-    return words + (f" instead of {entries} without sharing ({100 * (entries - used) / entries:.1f} % saved)" if entries > used else "")
+    return words + (f" instead of {entries} without sharing ({percent(entries - used, entries)} saved)" if entries > used else "")
 
 
 def happened(found: Family, step: int) -> str:

@@ -3,7 +3,7 @@ import { h, s, setText, tooltip, watchWidth } from "./dom.js";
 import { lanesOf } from "./history.js";
 import { layOut, rowOf } from "./layout.js";
 import { look, OUTLINE } from "./palette.js";
-import { counted } from "./sentence.js";
+import { counted, percent } from "./sentence.js";
 
 export const basis = 620;
 export const grow = 2;
@@ -35,7 +35,7 @@ export function headline(found) {
   const name = look(found.lane.arrival).letter, tables = [...pathsOf(found).values()], used = new Set(tables.flat()).size, entries = tables.flat().length;
   if (!found.live.size) return found.lane.branches.length > 1 ? `${name}: all branches have ended` : `${name} has ended`;
   const words = `${name}: ${counted(found.live.size, "branch", "branches")}, ${counted(used, "block")}`;
-  return entries > used ? `${words} instead of ${entries} without sharing (${((100 * (entries - used)) / entries).toFixed(1)} % saved)` : words;
+  return entries > used ? `${words} instead of ${entries} without sharing (${percent(entries - used, entries)} saved)` : words;
 }
 
 export function happened(found, step) {
