@@ -37,13 +37,15 @@ def open_page(expected: str = "", **options: Any) -> Iterator[Any]:
         page.problems, page.outside = [], []
         page.route("**/*", lambda r: r.continue_() if r.request.url.startswith(OURS) else (page.outside.append(r.request.url), r.abort()))
         page.on("pageerror", lambda error: page.problems.append(str(error)[:300]))
-    XX        yield page
+        page.on("console", lambda message: page.problems.append(message.text[:300]) if message.type == "error"
+                and not (expected and message.text.startswith(expected)) else None)
+        yield page
         browser.close()
 
 
 @contextmanager
 def open_lab(address: str) -> Iterator[Any]:
-    """A page with a notebook of `lab_server`. JupyterLab asks its server for files that need not exist (settings, checkpoints): that is no problem."""
+    """A page with a notebook of `lab_server`. JupyterLab asks for files that need not exist (settings): that is no problem."""
     with open_page("Failed to load resource: the server responded with a status of 404", viewport={"width": 1280, "height": 1000}) as page:
         page.set_default_timeout(90_000)
         page.goto(address)
