@@ -11,5 +11,5 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:       # run in the background: every program that a test starts would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-for folder in ("", "core", "engine", "sampling"):
+for folder in ("", "core", "engine", "sampling", "browser"):
     sys.path.insert(0, str(Path(__file__).parent / folder))

@@ -65,7 +65,7 @@ def _figure(
     # Only what differs from step to step goes into the frames.
     changing = [[key for key in trace if any(data[i][key] != trace[key] for data, _ in made)] for i, trace in enumerate(first)]
     frames = [
-        {"name": str(step), "data": [{key: trace[key] for key in keys} for trace, keys in zip(data, changing, strict=True)],
+        {"name": str(step), "data": [{key: trace[key] for key in ("type", *keys)} for trace, keys in zip(data, changing, strict=True)],
          "traces": list(range(len(data))), "layout": {"title": {"text": words}}}
         for step, (data, words) in zip(steps, made, strict=True)
     ]

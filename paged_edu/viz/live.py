@@ -78,7 +78,7 @@ class Live:
         return view.page_data() if view is not None else NOTHING
 
     def _count(self) -> int:
-        return sum(track.log.num_events for track in self._view.tracks) if self._view is not None else 0
+        return sum(track.num_sent for track in self._view.tracks) if self._view is not None else 0
 
     def _heard(self, event: object) -> None:
         """An event: send it soon. While a cell runs in this thread the loop cannot, so now and then it is sent from here."""

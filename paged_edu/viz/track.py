@@ -41,6 +41,8 @@ class Track:
         self._unwatch: Callable[[], None] | None = None
         self._told: Callable[[Event], None] | None = None
         self._new: list[Event] = []
+        self.num_sent = 0
+        """Events that the page has been sent, those it got at first included."""
         self._known: set[int] = set()                       # token ids whose text the page knows
 
     @classmethod
@@ -91,34 +93,44 @@ class Track:
 
     # -- what a page is sent ---------------------------------------------------------------------------------------------------------
     def watch(self, told: Callable[[Event], None]) -> None:
-        """Keep new events for `take_new`, and call ``told`` with each."""
+        """Keep new events for `take_new`, and call ``told`` with each, before it is kept."""
         def heard(event: Event) -> None:
+            told(event)                                     # first: it may send the events of the step before
             self._new.append(event)
-            told(event)
 
         if self._unwatch is None:
-            self._told, self._unwatch = told, self.log.watch(heard)
+            self._told, self._unwatch, self.num_sent = told, self.log.watch(heard), self.log.num_events
 
     def whole(self) -> dict[str, Any]:
-        """Everything that a page needs to begin; see `wire_log`. What `take_new` has kept is in it as well."""
+        """Everything that a page needs to begin; see `wire_log`. What is kept for `take_new` is in it as well."""
         return {"label": self.label, **wire_log(self.log)}
 
     def take_new(self) -> tuple[int, list[list[Any]], dict[int, str]]:
         """``(number of events before these, the new events, the text of tokens that they are the first to use)``."""
         new, self._new = self._new, []
-        return self.log.num_events - len(new), [wire_event(event) for event in new], self.words(new)
+        start, self.num_sent = self.num_sent, self.num_sent + len(new)
+        return start, [wire_event(event) for event in new], self.words(new)
 
-    def words(self, events: Sequence[Event], again: bool = False) -> dict[int, str]:
-        """Token id -> text, for the ids in ``events`` that have not been asked for before (all of them if ``again``)."""
-        if self.decode is None:
-            return {}
+    def words(self, events: Sequence[Event]) -> dict[int, str]:
+        """Token id -> text, for the ids in ``events`` that the page does not know yet."""
         ids: set[int] = set()
         for event in events:
             if isinstance(event, RequestAdded):
                 ids.update(event.prompt_token_ids)
             elif isinstance(event, TokensSampled):
                 ids.update(event.token_ids)
-        fresh = sorted(ids if again else ids - self._known)
+        return self._decoded(ids)
+
+    def all_words(self) -> dict[int, str]:
+        """The same for everything in the log."""
+        self._known = set()
+        begun = {token for seq in self.log.start.sequences.values() for token in seq.tokens}
+        return self._decoded(begun) | self.words(list(self.log))
+
+    def _decoded(self, ids: set[int]) -> dict[int, str]:
+        if self.decode is None:
+            return {}
+        fresh = sorted(ids - self._known)
         self._known.update(fresh)
         return {token: self.decode([token]) for token in fresh}
 

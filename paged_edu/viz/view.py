@@ -249,7 +249,7 @@ class View:
         """Everything that a page needs to begin: see ``viz/js/widget.js``."""
         words: dict[int, str] = {}
         for track in self.tracks:
-            words |= track.words(list(track.log), again=True)
+            words |= track.all_words()
         return {"tracks": [track.whole() for track in self.tracks], "panes": self.panes(), "words": words, "controls": self.controls(),
                 "name": self.name}
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from ..trace import EventLog, TraceState
 from .palette import AUTO
-from .shapes import document, num
+from .shapes import document, num, text
 from .track import Decode, Steppable, Track
 from .view import View
 
@@ -71,13 +71,13 @@ class Views(View):
     def svg(self, state: TraceState | None = None) -> str:
         """The parts one below the other, or side by side if there are several tracks."""
         pictures = [part.svg(shown) for part, shown in self._states(state)]
-        return stacked(pictures, across=len(self.tracks))
+        return stacked(pictures, [self.tracks[index].label for index, _ in self.parts], across=len(self.tracks))
 
     def plain(self, state: TraceState | None = None) -> str:
         """The parts one after the other."""
         labels = [self.tracks[index].label for index, _ in self.parts]
-        texts = [part.plain(shown) for part, shown in self._states(state)]
-        return "\n".join(f"{label}: {text}" if label else text for label, text in zip(labels, texts, strict=True))
+        said = [part.plain(shown) for part, shown in self._states(state)]
+        return "\n".join(f"{label}: {words}" if label else words for label, words in zip(labels, said, strict=True))
 
     def figure(self) -> dict[str, Any] | None:
         """The first part's figure: a page without a kernel plays one picture."""
@@ -99,19 +99,23 @@ class Views(View):
 _BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
 
-def stacked(pictures: Sequence[str], across: int = 1, gap: float = 8) -> str:
-    """SVG documents of this package in one, row by row, ``across`` in a row."""
+def stacked(pictures: Sequence[str], titles: Sequence[str], across: int = 1, gap: float = 8) -> str:
+    """SVG documents of this package in one, row by row, ``across`` in a row, each under its title if it has one."""
     if len(pictures) == 1:
         return pictures[0]
+    head = 26.0 if any(titles) else 0.0
     sizes = [(float(box[1]), float(box[2])) for box in map(_BOX.search, pictures) if box]
     labels = [found[1] for found in (re.search(r'aria-label="([^"]*)"', picture) for picture in pictures) if found]
     body: list[str] = []
     y = width = 0.0
     for i in range(0, len(pictures), across):
         x = 0.0
-        for (wide, high), picture in zip(sizes[i : i + across], pictures[i : i + across], strict=True):
-            inner = re.sub(r"^<svg [^>]*?viewBox", f'<svg x="{num(x)}" y="{num(y)}" viewBox', picture.strip(), count=1)
+        for (wide, high), picture, title in zip(sizes[i : i + across], pictures[i : i + across], titles[i : i + across], strict=True):
+            if title:
+                body.append(text(x + 16, y + 24, title, AUTO.ink, 18, weight=700))
+            inner = re.sub(r'^<svg xmlns="[^"]*"', f'<svg x="{num(x)}" y="{num(y + head)}"', picture.strip(), count=1)
             body.append(re.sub(r' width="[^"]*"(?: height="[^"]*")? style="[^"]*"', f' width="{num(wide)}" height="{num(high)}"', inner, count=1))
             x += wide + gap
-        width, y = max(width, x - gap), y + max(high for _, high in sizes[i : i + across]) + gap
-    return document(width, y - gap, unescape(". ".join(labels)), AUTO, body)
+        width, y = max(width, x - gap), y + head + max(high for _, high in sizes[i : i + across]) + gap
+    said = [f"{title}: {label}" if title else label for title, label in zip(titles, labels, strict=True)]
+    return document(width, y - gap, unescape(". ".join(said)), AUTO, body)

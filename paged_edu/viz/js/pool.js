@@ -39,7 +39,7 @@ export function create(el, options) {
   const legend = h("div", { class: "pe-legend" }), note = h("div", { class: "pe-note" });
   el.append(title, sub, stage, legend, note);
   const tip = tooltip(stage);
-  let state = null, context = null, blocks = [], hosted = [], written = new Map(), grid = null, width = 0, drawn = [], hovered = null, key = "", flash = null, timer = 0;
+  let state = null, context = null, blocks = [], hosted = [], written = new Map(), grid = null, width = 0, drawn = [], hovered = null, key = "", flash = null, timer = 0, overlaid = false, listed = "";
 
   const place = (index) => [(index % grid.columns) * grid.cell, Math.floor(index / grid.columns) * grid.cell];
   const hostTop = () => Math.ceil(grid.shown / grid.columns) * grid.cell + 22;
@@ -93,6 +93,9 @@ export function create(el, options) {
 
   // What lies over the blocks: the one under the mouse, and copies with their arrow.
   function drawOver(colours) {
+    const something = flash !== null || hovered !== null;
+    if (!something && !overlaid) return;                    // clearing a canvas costs a repaint of all of it
+    overlaid = something;
     const paint = over.getContext("2d"), half = grid.cell / 2;
     paint.clearRect(0, 0, over.width, over.height);
     paint.strokeStyle = colours.ink;
@@ -115,7 +118,12 @@ export function create(el, options) {
     setText(title, headline(state, blocks));
     setText(sub, counts(state));
     over.setAttribute("aria-label", `Block pool at step ${context.step}: ${headline(state, blocks)}; ${counts(state)}. Arrow keys go from block to block, Escape leaves.`);
-    legend.replaceChildren(row("running", state.withStatus(RUNNING)), row("waiting", state.withStatus(WAITING, PREEMPTED, SWAPPED)));
+    const running = state.withStatus(RUNNING), waiting = state.withStatus(WAITING, PREEMPTED, SWAPPED);
+    const now = JSON.stringify([running, waiting.map((id) => [id, state.request(id).status]), context.selected, width]);
+    if (now !== listed) {
+      listed = now;
+      legend.replaceChildren(row("running", running), row("waiting", waiting));
+    }
     const size = counted(state.blockSize, "slot");
     note.hidden = options.brief;
     setText(note, `a block has ${size}; filled: holds a token; outlined: written in this step; ×n: n block tables refer to the block`
@@ -246,8 +254,9 @@ function drawBlock(paint, block, colours) {
       const hue = owner ? owner.hue : colours.outline;
       paint.globalAlpha = 0.35;
       roundRect(paint, x + 0.5, y + 0.5, side - 1, side - 1, corner, hue);
-      paint.globalAlpha = 1;
+      paint.globalAlpha = 0.5;
       hatch(paint, x + 1, y + 1, side - 2, side - 2, by !== null && by !== undefined ? "dots" : "rising", hue, 6);
+      paint.globalAlpha = 1;
       if (owner && side >= 14) letters(paint, x, y, chip(side), corner, [{ ...owner, hollow: true }], 1, side, colours);
     }
     paint.globalAlpha = owner ? 1 : 0.45;

@@ -1,6 +1,7 @@
 // The block table of one request: logical block -> physical block, with an arrow into the pool (Paper Fig. 6, §4.3).
-import { h, s, setText, watchWidth } from "./dom.js";
-import { look, OUTLINE } from "./palette.js";
+import { h, s, setText, sharp, tooltip, watchWidth } from "./dom.js";
+import { look, OUTLINE, theme } from "./palette.js";
+import { FONT, roundRect } from "./paint.js";
 import { counted } from "./sentence.js";
 import { SWAPPED } from "./trace.js";
 
@@ -33,7 +34,18 @@ export function translation(seq, size) {
 export function create(el, options) {
   const title = h("div", { class: "pe-headline" }), branches = h("div", { class: "pe-row" }), note = h("div", { class: "pe-note" });
   const picture = s("svg", { class: "pe-table", role: "group" });
-  el.append(title, branches, h("div", { class: "pe-stage" }, picture), note);
+  const pool = h("canvas", { class: "pe-canvas pe-under", "aria-hidden": "true" }), stage = h("div", { class: "pe-stage" }, pool, picture), tip = tooltip(stage);
+  el.append(title, branches, stage, note);
+  let size = "", drawn = [];
+  let grid = null;                                          // the small pool: {columns, cell, count}; null: there is none
+  picture.addEventListener("pointermove", (event) => {
+    const box = picture.getBoundingClientRect(), x = event.clientX - box.left - LEFT - 40, y = event.clientY - box.top - TOP;
+    const column = Math.floor(x / grid?.cell), block = Math.floor(y / grid?.cell) * grid?.columns + column;
+    if (!grid || x < 0 || y < 0 || column >= grid.columns || block >= grid.count) return tip.hide();
+    const owner = [...state.sequences.values()].find((seq) => seq.blocks.includes(block));
+    tip.show([`block ${block}: ${owner ? look(state.request(owner.requestId).arrival).letter : "free"}`], x + LEFT + 40, y + TOP);
+  });
+  picture.addEventListener("pointerleave", () => tip.hide());
   let state = null, context = null, width = 0, branch = null, pinned = null, hovered = null;
   const unwatch = watchWidth(el, (now) => { width = now; options.redraw(); });
 
@@ -49,6 +61,7 @@ export function create(el, options) {
     if (branch === null) {
       setText(title, "no request is unfinished: there is no block table");
       picture.replaceChildren();
+      pool.hidden = true;
       setText(note, "");
       return;
     }
@@ -61,10 +74,10 @@ export function create(el, options) {
   }
 
   function paint(seq, owner, table, away, size) {
-    const rows = rowsShown(table.length), pool = away ? 0 : state.numBlocks;
-    const room = Math.min(width, 800) - LEFT - 40, columns = gridColumns(pool, room), cell = pool ? Math.max(5, Math.min(30, Math.floor(room / columns))) : 0;
-    const lines = pool ? Math.ceil(pool / columns) : 0, tall = TOP + Math.max(rows.length * ROW, lines * cell, ROW) + 8;
-    const wide = pool && room > 60 ? LEFT + 40 + columns * cell + 2 : LEFT;
+    const rows = rowsShown(table.length), count = away ? 0 : state.numBlocks;
+    const room = Math.min(width, 800) - LEFT - 40, columns = gridColumns(count, room), cell = count ? Math.max(5, Math.min(30, Math.floor(room / columns))) : 0;
+    const lines = count ? Math.ceil(count / columns) : 0, tall = TOP + Math.max(rows.length * ROW, lines * cell, ROW) + 8;
+    const shows = count > 0 && room > 60, wide = shows ? LEFT + 40 + columns * cell + 2 : LEFT;
     picture.setAttribute("viewBox", `0 0 ${wide} ${tall}`);
     picture.setAttribute("width", wide);
     picture.setAttribute("height", tall);
@@ -73,9 +86,11 @@ export function create(el, options) {
     const text = (x, y, words, attributes = {}) => s("text", { x, y, "font-size": 12, fill: "var(--pe-ink)", ...attributes }, words);
     const muted = { fill: "var(--pe-muted)", "font-size": 11 };
     const parts = [text(4, 14, "logical", muted), text(62, 14, away ? "host" : "physical", muted), text(124, 14, "filled", muted)];
-    const shows = pool && room > 60, ends = [];
+    const ends = [];
+    grid = shows ? { columns, cell, count } : null;
     const at = (block) => [LEFT + 40 + (block % columns) * cell, TOP + Math.floor(block / columns) * cell];
-    if (shows) parts.push(s("g", {}, text(LEFT + 40, 14, `the pool, ${counted(pool, "block")}`, muted), ...cells(at, cell, seq)));
+    if (shows) parts.push(text(LEFT + 40, 14, room > 150 ? `the pool, ${counted(count, "block")}` : "the pool", muted));
+    cells(wide, tall, at, cell, seq);
     const arrows = s("g", { fill: "none", stroke: owner.hue, "stroke-width": 1.5 });
     rows.forEach((index, line) => {
       const y = TOP + line * ROW;
@@ -92,14 +107,42 @@ export function create(el, options) {
     picture.replaceChildren(...parts, arrows);
   }
 
-  function cells(at, cell, seq) {
-    return state.blocks().map((view) => {
-      const [x, y] = at(view.block), mine = seq.blocks.includes(view.block), owner = view.owners.length ? look(state.arrival(view.owners[0])) : null;
-      const box = s("rect", { x: x + 1, y: y + 1, width: cell - 2, height: cell - 2, rx: Math.min(4, cell / 5), fill: owner ? owner.hue : "none", "fill-opacity": mine ? 0.85 : 0.25,
-        stroke: mine ? "var(--pe-ink)" : OUTLINE, "stroke-width": mine ? 1.2 : 0.8, "stroke-opacity": mine ? 1 : 0.5 });
-      const label = cell >= 18 ? s("text", { x: x + cell / 2, y: y + cell / 2 + 3.5, "font-size": cell >= 26 ? 10 : 8, "text-anchor": "middle", fill: mine && owner ? owner.onHue : "var(--pe-muted)", "pointer-events": "none" }, mine ? String(view.block) : owner ? owner.letter : "") : null;
-      return s("g", {}, s("title", {}, `block ${view.block}${owner ? `: ${owner.letter}` : ": free"}`), box, ...(label ? [label] : []));
-    });
+  // The small pool lies on a canvas under the arrows: a thousand elements would be too slow to move ten times a second.
+  function cells(wide, tall, at, cell, seq) {
+    pool.hidden = !grid;
+    if (!grid) return;
+    const colours = theme(el), now = JSON.stringify([wide, tall, grid, colours, window.devicePixelRatio]);
+    if (now !== size) {
+      size = now;
+      drawn = [];
+      sharp(pool, wide, tall);
+    }
+    const brush = pool.getContext("2d"), mine = new Set(seq.blocks);
+    for (const view of state.blocks()) {
+      const arrival = view.owners.length ? state.arrival(view.owners[0]) : null, own = mine.has(view.block), key = `${arrival} ${own}`;
+      if (drawn[view.block] === key) continue;
+      drawn[view.block] = key;
+      drawCell(brush, ...at(view.block), cell, view.block, own, arrival === null ? null : look(arrival), colours);
+    }
+  }
+
+  function drawCell(brush, x, y, cell, block, own, owner, colours) {
+    const corner = cell < 12 ? 0 : Math.min(4, cell / 5);
+    brush.clearRect(x, y, cell, cell);
+    if (owner) {
+      brush.globalAlpha = own ? 0.85 : 0.25;
+      roundRect(brush, x + 1, y + 1, cell - 2, cell - 2, corner, owner.hue);
+    }
+    brush.globalAlpha = own ? 1 : 0.5;
+    roundRect(brush, x + 1.5, y + 1.5, cell - 3, cell - 3, corner, null, own ? colours.ink : OUTLINE);
+    brush.globalAlpha = 1;
+    const words = own ? String(block) : owner ? owner.letter : "";
+    if (words && cell >= 18) {
+      brush.font = `${cell >= 26 ? 10 : 8}px ${FONT}`;
+      brush.textAlign = "center";
+      brush.fillStyle = own && owner ? owner.onHue : colours.muted;
+      brush.fillText(words, x + cell / 2, y + cell / 2 + 3.5);
+    }
   }
 
   function row(index, block, filled, size, y, away, text, count) {

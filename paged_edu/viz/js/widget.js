@@ -8,7 +8,7 @@ const players = new WeakMap();
 
 const traces = (data) => data.tracks.map((track) => ({ label: track.label, trace: new Trace(track.header, track.events) }));
 
-function connect(model) {
+function connect(model, told = null) {
   const data = model.get("data");
   const counts = data.tracks.map((track) => track.count);
   let later = 0;
@@ -54,6 +54,7 @@ function connect(model) {
   if (model.get("count") > counts.reduce((a, b) => a + b, 0)) remote.send({ kind: "resend" });
   if (model.get("playing")) player.setFollowing(true);
   players.set(model, player);
+  told?.(player);
   return () => {
     clearTimeout(later);
     for (const [name, listener] of Object.entries(on)) model.off(name, listener);
@@ -64,7 +65,7 @@ function connect(model) {
 
 export function widget(modules) {
   return {
-    initialize: ({ model }) => connect(model),
+    initialize: ({ model, told }) => connect(model, told),           // `told` is for tests: the player has no page of its own
     render({ model, el }) {
       const end = players.has(model) ? null : connect(model);
       const player = players.get(model);
