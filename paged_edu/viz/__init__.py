@@ -5,9 +5,11 @@ Importing this package imports neither Jupyter nor plotly; what needs them asks 
 from .block_pool_view import BlockPoolView
 from .block_table_view import BlockTableView
 from .engine_stepper import EngineStepper
+from .fork_tree_view import ForkTreeView
 from .fragmentation_view import FragmentationView
 from .page import save_html
 from .palette import AUTO, DARK, LIGHT, Look, Theme, letter, look
+from .prefix_cache_view import PrefixCacheView
 from .sentence import step_sentence
 from .still import Still
 from .svg import pool_svg
@@ -16,6 +18,6 @@ from .view import View
 from .views import Views
 
 __all__ = [
-    "AUTO", "DARK", "LIGHT", "BlockPoolView", "BlockTableView", "EngineStepper", "FragmentationView", "Look", "Still", "Theme",
-    "TimelineView", "View", "Views", "letter", "look", "pool_svg", "save_html", "step_sentence",
+    "AUTO", "DARK", "LIGHT", "BlockPoolView", "BlockTableView", "EngineStepper", "ForkTreeView", "FragmentationView", "Look",
+    "PrefixCacheView", "Still", "Theme", "TimelineView", "View", "Views", "letter", "look", "pool_svg", "save_html", "step_sentence",
 ]

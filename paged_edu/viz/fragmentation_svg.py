@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..core.kv_manager import MemoryReport
 from ..core.sequence import Status
 from ..trace import TraceState, memory_report
-from ..words import counted
+from ..words import counted, percent
 from .palette import AUTO, EXTERNAL, INTERNAL, OUTLINE, RESERVED, TOKENS, Theme
 from .picture import part
 from .shapes import clean, document, num, rect, text
@@ -37,7 +37,7 @@ PARTS = (
 
 def headline(report: MemoryReport) -> str:
     """What the picture is about, in one line."""
-    return f"{100 * report.token_states / report.total:.1f} % of {counted(report.total, 'slot')} hold tokens"
+    return f"{percent(report.token_states, report.total)} of {counted(report.total, 'slot')} hold tokens"
 
 
 def numbers(report: MemoryReport) -> str:
@@ -49,7 +49,7 @@ def numbers(report: MemoryReport) -> str:
 def told(part_: Part, report: MemoryReport) -> str:
     """What the tooltip of a part says."""
     slots = getattr(report, part_.field)
-    return f"{part_.name}: {counted(slots, 'slot')}, {100 * slots / report.total:.1f} %\n{part_.meaning}"
+    return f"{part_.name}: {counted(slots, 'slot')}, {percent(slots, report.total)}\n{part_.meaning}"
 
 
 def fragmentation_svg(rows: Sequence[tuple[str, TraceState]], theme: Theme = AUTO) -> str:
@@ -78,10 +78,10 @@ def fragmentation_svg(rows: Sequence[tuple[str, TraceState]], theme: Theme = AUT
 def _bar(report: MemoryReport, x: float, y: float, wide: float, theme: Theme) -> list[str]:
     parts, at = [], x
     for part_ in PARTS:
-        share = getattr(report, part_.field) / report.total
-        width = share * wide
+        slots = getattr(report, part_.field)
+        width = slots / report.total * wide
         if width > 0:
-            drawn = part(at, y, width, BAR, part_.kind, part_.hue) + label(part_.name, share, at, y, width, theme)
+            drawn = part(at, y, width, BAR, part_.kind, part_.hue) + label(part_.name, percent(slots, report.total), at, y, width, theme)
             parts.append(f"<g><title>{clean(told(part_, report))}</title>{drawn}</g>")
         at += width
         if width > 0 and at < x + wide - 0.5:
@@ -89,10 +89,9 @@ def _bar(report: MemoryReport, x: float, y: float, wide: float, theme: Theme) ->
     return [*parts, rect(x, y, wide, BAR, "none", 3, f'stroke="{OUTLINE}"')]
 
 
-def label(name: str, share: float, x: float, y: float, width: float, theme: Theme) -> str:
+def label(name: str, share: str, x: float, y: float, width: float, theme: Theme) -> str:
     """Percentage and, where there is room, name, on a ground of their own: a pattern makes letters hard to read."""
-    percent = f"{100 * share:.1f} %"
-    words = next((w for w in (f"{name} {percent}", percent, percent[:-2]) if 7.4 * len(w) + 14 <= width - 4), "")
+    words = next((w for w in (f"{name} {share}", share, share[:-2]) if 7.4 * len(w) + 14 <= width - 4), "")
     if not words:
         return ""
     wide = 7.4 * len(words) + 14

@@ -104,7 +104,8 @@ def told(lane: Lane, step: int) -> str:
     name = f"{look(lane.arrival).letter} (request {lane.request_id})"
     at = lane.at(step)
     if at is None:
-        return name
+        gone = lane.ended is not None and step > lane.ended
+        return f"{name}, step {step}: " + (f"ended in step {lane.ended} ({lane.reason or 'ended'})" if gone else "not there")
     kind, tokens = at
     lines = [f"{name}, step {step}: {kind}" + (f", {counted(tokens, 'token')}" if tokens else "")]
     lines += [f"admitted with {counted(total, 'token')}, {cached} of them from the prefix cache" for when, total, cached in lane.cached
@@ -125,7 +126,7 @@ def _lane(lane: Lane, window: Window, y: float, theme: Theme) -> list[str]:
     high = row - (2 if row < 14 else 4)
     wide = max(high, 6 + 0.62 * high * len(owner.letter))
     size = 0.76 * high
-    parts = [f"<g><title>{clean(told(lane, lane.arrived))}</title>", rect(MARGIN, y, wide, high, owner.hue, 3),
+    parts = [f"<g><title>{clean(told(lane, lane.arrived + 1))}</title>", rect(MARGIN, y, wide, high, owner.hue, 3),
              text(MARGIN + wide / 2, y + 0.79 * high, owner.letter, owner.on_hue, size, "middle", 700)]
     if row >= 12:
         parts.append(text(LEFT - 10, y + high / 2 + 4, f"{lane.num_prompt_tokens} + {lane.max_tokens}", theme.muted, min(11, row - 3), "end"))

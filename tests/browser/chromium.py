@@ -1,12 +1,21 @@
-"""Helpers of the browser tests: where chromium is, how it is started, and a page that writes down every error and every request to elsewhere."""
+"""Helpers of the browser tests: a page in headless Chromium that writes down errors and requests to elsewhere, and a JupyterLab of our own."""
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
@@ -15,8 +24,11 @@ OURS = ("http://127.0.0.1:", "data:", "blob:", "file:")
 
 
 @contextmanager
-def open_page(**options: Any) -> Iterator[Any]:
-    """A page with ``problems`` (errors, and what the console says is one) and ``outside`` (requests to other places, which are refused)."""
+def open_page(expected: str = "", **options: Any) -> Iterator[Any]:
+    """A page with ``problems`` (errors, and what the console says is one) and ``outside`` (requests to other places, which are refused).
+
+    A console message that begins with ``expected`` is none.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -25,9 +37,22 @@ def open_page(**options: Any) -> Iterator[Any]:
         page.problems, page.outside = [], []
         page.route("**/*", lambda r: r.continue_() if r.request.url.startswith(OURS) else (page.outside.append(r.request.url), r.abort()))
         page.on("pageerror", lambda error: page.problems.append(str(error)[:300]))
-        page.on("console", lambda message: page.problems.append(message.text[:300]) if message.type == "error" else None)
+        page.on("console", lambda message: page.problems.append(message.text[:300]) if message.type == "error"
+                and not (expected and message.text.startswith(expected)) else None)
         yield page
         browser.close()
+
+
+@contextmanager
+def open_lab(address: str) -> Iterator[Any]:
+    """A page with a notebook of `lab_server`. JupyterLab asks for files that need not exist (settings): that is no problem."""
+    with open_page("Failed to load resource: the server responded with a status of 404", viewport={"width": 1280, "height": 1000}) as page:
+        page.set_default_timeout(90_000)
+        page.goto(address)
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
+        assert page.evaluate("window.jupyterapp.hasPlugin('@jupyter-widgets/jupyterlab-manager:plugin')"), \
+            "JupyterLab does not find the widgets' extension: the environment's share/jupyter is not in `jupyter --paths` (JUPYTER_PATH adds it)"
+        yield page
 
 
 def shot(page: Any, name: str) -> None:
@@ -35,3 +60,48 @@ def shot(page: Any, name: str) -> None:
     if folder := os.environ.get("PAGED_EDU_SHOTS"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def lab_server(work: Path, notebook: str) -> Iterator[str]:
+    """The address of ``notebook`` in a JupyterLab of our own in the folder ``work``, in its own process group and with its own settings folders."""
+    port, token = free_port(), secrets.token_hex(8)
+    folders = {f"JUPYTER_{name}_DIR": str(work / f".{name.lower()}") for name in ("CONFIG", "DATA", "RUNTIME")}
+    env = os.environ | folders | {"IPYTHONDIR": str(work / ".ipython"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    sign = f"from pathlib import Path; from paged_edu.lab import trust; trust([Path({str(work / notebook)!r})])"
+    subprocess.run([sys.executable, "-c", sign], env=env, check=True)
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", f"--ServerApp.root_dir={work}",
+        f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
+    with (work / "lab.log").open("w") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+    try:
+        wait_for(f"http://127.0.0.1:{port}/api?token={token}", server, work / "lab.log")
+        yield f"http://127.0.0.1:{port}/lab/tree/{notebook}?reset&token={token}"
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)               # our own process group and nothing else
+        try:
+            server.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path, seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert server.poll() is None, log.read_text()[-2000:]
+        try:
+            urllib.request.urlopen(url, timeout=2).close()
+            return
+        except OSError:
+            time.sleep(0.25)
+    pytest.fail(f"JupyterLab did not answer within {seconds} s:\n{log.read_text()[-2000:]}")

@@ -7,77 +7,30 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chromium import CHROMIUM, lab_server, open_lab
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "00_one_minute_tour.ipynb"
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-         "--disable-sync"]
 PICTURE = ".jp-OutputArea-output .pe .pe-over"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a JupyterLab of our own, with a copy of the notebook, in its own process group and with its own settings folders."""
+    """The address of a copy of the notebook in a JupyterLab of our own."""
     pytest.importorskip("jupyterlab")
     pytest.importorskip("playwright")
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
     work = tmp_path_factory.mktemp("lab")
     shutil.copy(NOTEBOOK, work)
-    port, token = free_port(), secrets.token_hex(8)
-    folders = {f"JUPYTER_{name}_DIR": str(work / f".{name.lower()}") for name in ("CONFIG", "DATA", "RUNTIME")}
-    env = os.environ | folders | {"IPYTHONDIR": str(work / ".ipython"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-    sign = f"from pathlib import Path; from paged_edu.lab import trust; trust([Path({str(work / NOTEBOOK.name)!r})])"
-    subprocess.run([sys.executable, "-c", sign], env=env, check=True)
-    command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", f"--ServerApp.root_dir={work}",
-        f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    ]
-    with (work / "lab.log").open("w") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env, start_new_session=True)
-    try:
-        wait_for(f"http://127.0.0.1:{port}/api?token={token}", server, work / "lab.log")
-        yield f"http://127.0.0.1:{port}/lab/tree/{NOTEBOOK.name}?reset&token={token}"
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)               # our own process group and nothing else
-        try:
-            server.wait(15)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
-
-
-def wait_for(url: str, server: subprocess.Popen[bytes], log: Path, seconds: float = 90) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        assert server.poll() is None, log.read_text()[-2000:]
-        try:
-            urllib.request.urlopen(url, timeout=2).close()
-            return
-        except OSError:
-            time.sleep(0.25)
-    pytest.fail(f"JupyterLab did not answer within {seconds} s:\n{log.read_text()[-2000:]}")
+    with lab_server(work, NOTEBOOK.name) as address:
+        yield address
 
 
 def shot(page, name: str) -> None:
@@ -97,22 +50,8 @@ def shots_of_all_cells(page, name: str) -> None:
 
 @pytest.fixture
 def page(lab: str):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        page.set_default_timeout(90_000)
-        page.problems, page.outside = [], []
-        page.route("**/*", lambda r: r.continue_() if r.request.url.startswith(("http://127.0.0.1:", "data:", "blob:"))
-                   else (page.outside.append(r.request.url), r.abort()))
-        page.on("pageerror", lambda error: page.problems.append(str(error)[:300]))
-        page.goto(lab)
-        page.wait_for_selector(".jp-Notebook .jp-Cell")
-        assert page.evaluate("window.jupyterapp.hasPlugin('@jupyter-widgets/jupyterlab-manager:plugin')"), \
-            "JupyterLab does not find the widgets' extension: the environment's share/jupyter is not in `jupyter --paths` (JUPYTER_PATH adds it)"
+    with open_lab(lab) as page:
         yield page
-        browser.close()
 
 
 def test_the_tour_in_jupyterlab(page):

@@ -7,6 +7,11 @@ const { Trace, EVENT_NAMES } = await import(new URL("trace.js", js));
 const { stepSentence } = await import(new URL("sentence.js", js));
 const { memoryReport } = await import(new URL("memory.js", js));
 const { lanesOf } = await import(new URL("history.js", js));
+const { layOut } = await import(new URL("layout.js", js));
+const forks = await import(new URL("forks.js", js));
+const fragmentation = await import(new URL("fragmentation.js", js));
+const timeline = await import(new URL("timeline.js", js));
+const prefix = await import(new URL("prefix.js", js));
 const palette = await import(new URL("palette.js", js));
 
 function wire(s) {
@@ -19,6 +24,8 @@ function wire(s) {
     num_finished: s.numFinished, num_preemptions: s.numPreemptions, num_copies: s.numCopies, num_swapped_out: s.numSwappedOut,
     blocks: s.blocks().map((b) => [b.owners, b.fill, b.logical, b.cached, b.reservedBy]),
     host: s.hostBlocks().map((b) => b.block), cached: s.cachedBlocks(),
+    layout: layOut(new Map([...s.sequences].filter(([, q]) => q.blocks.length).map(([id, q]) => [id, q.blocks])), 5),
+    prefix: [prefix.sections(s).map(([salt, paths]) => [salt, [...paths]]), prefix.lost(s), [...prefix.users(s)].sort((a, b) => a[0] - b[0]), prefix.headline(s)],
     memory: Object.values(memoryReport(s)),
     written: [...s.justWritten()].map(([block, [first, stop]]) => [block, first, stop]).sort((a, b) => a[0] - b[0]),
   };
@@ -36,7 +43,7 @@ function same(where, got, wanted) {
 
 const input = JSON.parse(readFileSync(0, "utf8"));
 let steps = 0;
-input.traces.forEach(({ header, events, states, sentences, lanes, file }, number) => {
+input.traces.forEach(({ header, events, states, sentences, lanes, words, file }, number) => {
   const whole = file ? Trace.parse(file, 5) : new Trace(header, events, 5);
   const bit = new Trace(header, [], 7);                     // as events come from a kernel: a few at a time
   for (let i = 0; i < events.length; i += 3) {
@@ -54,6 +61,13 @@ input.traces.forEach(({ header, events, states, sentences, lanes, file }, number
       same(`trace ${number}, step ${step}`, wire(trace.at(step)), states[step - first]);
       steps += 1;
     }
+    order.filter((_, i) => i % 7 === 0).forEach((step) => {                       // the words of the views
+      const state = trace.at(step), found = forks.family(trace, state, step), all = lanesOf(trace);
+      same(`trace ${number}, words of step ${step}`, [
+        forks.headline(found), found ? forks.happened(found, step) : "", fragmentation.headline(memoryReport(state)), fragmentation.numbers(memoryReport(state)),
+        prefix.hits(all, state), all.map((lane) => timeline.told(lane, step)[0]),
+      ], words[step - first]);
+    });
     same(`trace ${number}: lanes`, lanesOf(trace).map(wireLane), lanes);
     states.forEach((_, i) => same(`trace ${number}, sentence of step ${first + i}`, stepSentence(trace, first + i), sentences[i]));
     const copy = trace.at(first).copy();

@@ -15,9 +15,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from paged_edu.core.events import EVENT_TYPES
-from paged_edu.trace import EventLog, TraceState, history, memory_report
+from paged_edu.trace import EventLog, Lane, TraceState, history, memory_report
 from paged_edu.trace.wire import wire_event, wire_log, wire_state
-from paged_edu.viz import palette
+from paged_edu.viz import fork_svg, fragmentation_svg, palette, prefix_svg, timeline_svg
+from paged_edu.viz.layout import lay_out
+from paged_edu.viz.prefix_svg import lost, sections, users
 from paged_edu.viz.sentence import step_sentence
 from paged_edu.viz.svg import just_written
 
@@ -65,8 +67,18 @@ def expected(state: TraceState) -> dict[str, Any]:
         "step": state.step, "num_arrived": state.num_arrived, **wire_state(state),
         "blocks": [[v.owners, v.fill, v.logical, v.cached, v.reserved_by] for v in state.blocks()],
         "host": sorted(host),
-        "cached": state.cached_blocks(), "memory": memory(state), "written": sorted((block, *slots) for block, slots in just_written(state).items()),
+        "cached": state.cached_blocks(), "layout": layout(state), "prefix": prefix(state), "memory": memory(state),
+        "written": sorted((block, *slots) for block, slots in just_written(state).items()),
     }
+
+
+def layout(state: TraceState) -> dict[str, Any]:
+    tree = lay_out({seq_id: seq.blocks for seq_id, seq in state.sequences.items() if seq.blocks}, 5)
+    return tree._asdict() | {"cells": [cell._asdict() for cell in tree.cells]}
+
+
+def prefix(state: TraceState) -> list[Any]:
+    return [[[salt, list(paths.items())] for salt, paths in sections(state)], lost(state), sorted(users(state).items()), prefix_svg.headline(state)]
 
 
 def memory(state: TraceState) -> list[int]:
@@ -83,11 +95,23 @@ def lanes(log: EventLog) -> list[Any]:
     ]
 
 
+def words(log: EventLog, step: int, all_lanes: list[Lane]) -> list[Any]:
+    """What the views say beside their pictures."""
+    state = log.replay(step)
+    found = fork_svg.family(log, state, lanes=all_lanes)
+    report = memory_report(state)
+    return [
+        fork_svg.headline(found), fork_svg.happened(found, step) if found else "", fragmentation_svg.headline(report),
+        fragmentation_svg.numbers(report), prefix_svg.hits(all_lanes, state), [timeline_svg.told(lane, step).split("\n")[0] for lane in all_lanes],
+    ]
+
+
 def trace(log: EventLog, file: str | None = None) -> dict[str, Any]:
     steps = range(log.first_step, log.last_step + 1)
-    whole = wire_log(log)
+    whole, seen = wire_log(log), history(log)
     return {"header": whole["header"], "events": whole["events"], "states": [expected(log.replay(step)) for step in steps],
-            "sentences": [step_sentence(log, step) for step in steps], "lanes": lanes(log), "file": file}
+            "sentences": [step_sentence(log, step) for step in steps], "lanes": lanes(log),
+            "words": [words(log, step, seen) for step in steps], "file": file}
 
 
 def fold(traces: list[dict[str, Any]], refused: list[Any] = ()) -> dict[str, Any]:

@@ -38,7 +38,7 @@ export function mount(el, player, modules, extras = null) {
   const root = h("div", { class: "pe paged-edu", tabindex: -1, role: "group", "aria-label": player.name || "player", "data-lm-suppress-shortcuts": "true", onkeydown: keys },
     h("div", { class: "pe-controls" },
       h("div", { class: "pe-buttons" }, ...Object.values(buttons)),
-      h("label", { class: "pe-range" }, h("span", {}, "step"), slider, readout),
+      h("label", { class: "pe-range pe-steps" }, h("span", {}, "step"), slider, readout),
       h("label", { class: "pe-range" }, h("span", {}, "steps/s"), speed, speedReadout)),
     more?.el, status, panes);
   el.append(root);

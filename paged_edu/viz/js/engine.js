@@ -12,7 +12,7 @@ export function engineControls(player) {
   const who = h("select", { class: "pe-who", "aria-label": "request to abort" });
   const add = () => player.ask({ kind: "add", as: as.value, prompt: prompt.value, max_tokens: most.value, n: n.value });
   const abort = () => who.value ? player.ask({ kind: "abort", request_id: who.value }) : player.say("no request is unfinished: there is nothing to abort");
-  const form = h("form", { class: "pe-engine", onsubmit: (event) => { event.preventDefault(); add(); } },
+  const form = h("form", { class: "pe-engine", novalidate: true, onsubmit: (event) => { event.preventDefault(); add(); } },
     h("span", { class: "pe-group" },
       h("label", {}, "prompt", prompt), as, h("label", {}, "max_tokens", most), h("label", {}, "n", n),
       h("button", { type: "submit", class: "pe-button", title: "Add a request (A)" }, "Add")),

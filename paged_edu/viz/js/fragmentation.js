@@ -3,7 +3,7 @@ import { h, s, setText, tooltip, watchWidth } from "./dom.js";
 import { memoryReport } from "./memory.js";
 import { OUTLINE, PARTS as HUES } from "./palette.js";
 import { counts } from "./pool.js";
-import { counted } from "./sentence.js";
+import { counted, percent } from "./sentence.js";
 
 export const basis = 700;
 export const grow = 2;
@@ -16,9 +16,7 @@ export const PARTS = [
   { field: "external", name: "external or free", meaning: "belong to nobody, or only to an allocator that rounds" },
 ];
 
-const percent = (slots, report) => `${((100 * slots) / report.total).toFixed(1)} %`;
-
-export const headline = (report) => `${percent(report.tokens, report)} of ${counted(report.total, "slot")} hold tokens`;
+export const headline = (report) => `${percent(report.tokens, report.total)} of ${counted(report.total, "slot")} hold tokens`;
 
 export function numbers(report) {
   return `slots: ${PARTS.map(({ field, name }) => `${name} ${report[field]}`).join(", ")}${report.cached ? ` (${report.cached} of them in the prefix cache)` : ""}`;
@@ -82,9 +80,9 @@ export function create(el, options) {
   }
 
   function segment(part, report, x, span) {
-    const slots = report[part.field], lines = [`${part.name}: ${counted(slots, "slot")}, ${percent(slots, report)}`, part.meaning];
+    const slots = report[part.field], lines = [`${part.name}: ${counted(slots, "slot")}, ${percent(slots, report.total)}`, part.meaning];
     if (part.field === "external" && report.cached) lines.push(`${counted(report.cached, "slot")} of them still hold text that the prefix cache can serve`);
-    const show = () => tip.show(lines, x + span / 2, BAR - 14), words = fitting(part.name, percent(slots, report), span);
+    const show = () => tip.show(lines, x + span / 2, BAR - 14), words = fitting(part.name, percent(slots, report.total), span);
     const wide = 7.4 * words.length + 14, middle = x + span / 2;
     return s("g", {
       class: "pe-entry", tabindex: span > 0 ? 0 : -1, role: "img", "aria-label": lines.join(". "), "data-field": part.field,

@@ -254,8 +254,9 @@ function drawBlock(paint, block, colours) {
       const hue = owner ? owner.hue : colours.outline;
       paint.globalAlpha = 0.35;
       roundRect(paint, x + 0.5, y + 0.5, side - 1, side - 1, corner, hue);
-      paint.globalAlpha = 1;
+      paint.globalAlpha = 0.5;
       hatch(paint, x + 1, y + 1, side - 2, side - 2, by !== null && by !== undefined ? "dots" : "rising", hue, 6);
+      paint.globalAlpha = 1;
       if (owner && side >= 14) letters(paint, x, y, chip(side), corner, [{ ...owner, hollow: true }], 1, side, colours);
     }
     paint.globalAlpha = owner ? 1 : 0.45;

@@ -2,7 +2,13 @@
 import { PREEMPTED, SWAPPED, WAITING } from "./trace.js";
 import { letter } from "./palette.js";
 
-export function counted(number, noun) { return `${number} ${noun}${number === 1 ? "" : "s"}`; }
+export function counted(number, noun, plural = `${noun}s`) { return `${number} ${number === 1 ? noun : plural}`; }
+
+// "31.3 %" of 5 and 16: one decimal, half a tenth rounded up, as in paged_edu/words.py.
+export function percent(part, whole) {
+  const tenths = Math.floor((2000 * part + whole) / (2 * whole));
+  return `${Math.floor(tenths / 10)}.${tenths % 10} %`;
+}
 
 // What happened in `step` of a trace, e.g. "step 4: C preempted, 2 blocks freed; 20 tokens written".
 export function stepSentence(trace, step) {

@@ -89,7 +89,7 @@ export function create(el, options) {
     const ends = [];
     grid = shows ? { columns, cell, count } : null;
     const at = (block) => [LEFT + 40 + (block % columns) * cell, TOP + Math.floor(block / columns) * cell];
-    if (shows) parts.push(text(LEFT + 40, 14, `the pool, ${counted(count, "block")}`, muted));
+    if (shows) parts.push(text(LEFT + 40, 14, room > 150 ? `the pool, ${counted(count, "block")}` : "the pool", muted));
     cells(wide, tall, at, cell, seq);
     const arrows = s("g", { fill: "none", stroke: owner.hue, "stroke-width": 1.5 });
     rows.forEach((index, line) => {

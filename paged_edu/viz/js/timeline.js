@@ -50,7 +50,7 @@ export function told(lane, step) {
   const whole = `${counted(lane.numPromptTokens, "prompt token")}, at most ${lane.maxTokens} new`;
   if (!at) {
     const gone = lane.ended !== null && step > lane.ended;
-    return [`${name}, step ${step}: ${gone ? `ended in step ${lane.ended} (${lane.reason || "ended"})` : "not there yet"}`, whole];
+    return [`${name}, step ${step}: ${gone ? `ended in step ${lane.ended} (${lane.reason || "ended"})` : "not there"}`, whole];
   }
   const lines = [`${name}, step ${step}: ${at.kind}${at.tokens ? `, ${counted(at.tokens, "token")}` : ""}`];
   for (const [when, total, cached] of lane.cached) if (when === step && cached) lines.push(`admitted with ${counted(total, "token")}, ${cached} of them from the prefix cache`);
