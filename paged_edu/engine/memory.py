@@ -1,6 +1,7 @@
 """How many blocks the KV cache gets, from what the device has (Paper §4.2: all the memory that the weights leave)."""
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,12 +66,15 @@ def device_memory(device: torch.device) -> tuple[int, int]:
     return int(free * CPU_SHARE), free
 
 
-def plan_blocks(config: EngineConfig, max_model_len: int, bytes_per_block: int, weight_bytes: int, device: torch.device) -> MemoryPlan:
+def plan_blocks(
+    config: EngineConfig, max_model_len: int, bytes_per_block: int, weight_bytes: int, device: torch.device, memory: tuple[int, int] | None = None,
+) -> MemoryPlan:
     """Blocks for the KV cache. ``weight_bytes`` are allocated already.
 
-    Raises ValueError, before anything is allocated, when an asked-for pool does not fit or when nothing is left for a single block.
+    ``memory`` is what `device_memory` would say, for a device that is not here; None: it is asked. Raises ValueError, before anything is
+    allocated, when an asked-for pool does not fit or when nothing is left for a single block.
     """
-    base, free = device_memory(device)
+    base, free = memory if memory is not None else device_memory(device)
     if device.type != "cuda":
         base += int(weight_bytes * CPU_SHARE)   # loading the weights has taken them from what was free
     budget = int(base * config.gpu_memory_utilization)
@@ -84,14 +88,23 @@ def plan_blocks(config: EngineConfig, max_model_len: int, bytes_per_block: int, 
         return _with_swap_space(MemoryPlan(config.num_gpu_blocks_override, bytes_per_block, weight_bytes, budget), config.swap_space, device)
     blocks = min(budget - weight_bytes, int(free * FREE_SHARE)) // bytes_per_block
     if blocks < 1:
-        smallest = (weight_bytes + bytes_per_block) / max(1, base)
         raise ValueError(
             f"gpu_memory_utilization={config.gpu_memory_utilization} leaves no room for the KV cache on {device}: the budget is {mib(budget)}, "
             f"the weights take {mib(weight_bytes)}, a block {mib(bytes_per_block)}, and {mib(free)} are free; "
-            f"the smallest value that works is {smallest:.4f}"
+            + _way_out(base, free, weight_bytes, bytes_per_block)
         )
     most_useful = config.max_num_seqs * num_blocks_for(max_model_len, config.block_size)
     return _with_swap_space(MemoryPlan(min(blocks, most_useful), bytes_per_block, weight_bytes, budget), config.swap_space, device)
+
+
+def _way_out(base: int, free: int, weight_bytes: int, bytes_per_block: int) -> str:
+    """What to do where not even one block fits."""
+    smallest = math.ceil(10_000 * (weight_bytes + bytes_per_block + 1) / max(1, base)) / 10_000      # up: what is printed must work
+    if smallest > 1:
+        return "no value works: weights and one block need more than there is"
+    if int(free * FREE_SHARE) < bytes_per_block:
+        return "no value works until more is free"
+    return f"the smallest value that works is {smallest:.4f}"
 
 
 def _with_swap_space(plan: MemoryPlan, swap_space: float | None, device: torch.device) -> MemoryPlan:

@@ -122,11 +122,12 @@ def reveal(name: str, measured: Answer, because: str = "") -> Card:
         raise TypeError(f"measured must be a number or a word, not {measured!r}")
     truth: Answer = measured if isinstance(measured, str) else float(measured)
     unit = f" {prediction.unit}" if prediction.unit else ""
+    one = unit.removesuffix("s")                            # "1 block"
     said, lines = prediction.value, []
     if said is not None:
         exact = said == truth if isinstance(said, str) or isinstance(truth, str) else math.isclose(said, truth, rel_tol=1e-3)
-        lines.append(f"You said {_number(said)}{unit}{': right' if exact else ''}.")
-    return Card(f"Measured: {_number(truth)}{unit}.", [*lines, *([because] if because else [])], NEUTRAL)
+        lines.append(f"You said {_number(said)}{one if said == 1 else unit}{': right' if exact else ''}.")
+    return Card(f"Measured: {_number(truth)}{one if truth == 1 else unit}.", [*lines, *([because] if because else [])], NEUTRAL)
 
 
 def close_predictions() -> None:

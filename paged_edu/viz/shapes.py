@@ -51,9 +51,10 @@ def ticks(x: float, y: float, pitch: float, height: float, first: int, stop: int
         return ""
     if pitch < MIN_TICK:
         return rect(x + first * pitch, y, (stop - first) * pitch, height, fill, extra=extra)
-    wide, tall = num(pitch - min(1.0, 0.3 * pitch)), num(height)
-    path = "".join(f"M{num(x + i * pitch)} {num(y)}h{wide}v{tall}h-{wide}z" for i in range(first, stop))
-    return f'<path d="{path}" fill="{fill}"{" " + extra if extra else ""}/>'
+    gap = min(1.0, 0.3 * pitch)                             # one dashed line: a tenth of the bytes of sixteen rectangles
+    line = f"M{num(x + first * pitch)} {num(y + height / 2)}h{num((stop - first) * pitch - gap)}"
+    dashes = f'stroke="{fill}" stroke-width="{num(height)}" stroke-dasharray="{num(pitch - gap)} {num(gap)}"'
+    return f'<path d="{line}" {dashes}{" " + extra if extra else ""}/>'
 
 
 MIN_TICK = 2.0

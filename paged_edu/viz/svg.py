@@ -135,7 +135,7 @@ def _block(state: TraceState, view: BlockView, grid: Grid, theme: Theme, new: tu
     strip_y, strip_height = y + chip + pad, side - chip - 2 * pad - (10 if side >= 32 else 0)
     pitch = (side - 2 * pad) / state.block_size
     if pitch >= MIN_TICK:                                   # the empty slots, so that one can count
-        parts.append(ticks(x + pad, strip_y, pitch, strip_height, view.fill, state.block_size, theme.ink, 'fill-opacity=".13"'))
+        parts.append(ticks(x + pad, strip_y, pitch, strip_height, view.fill, state.block_size, theme.ink, 'opacity=".13"'))
     band = strip_height / len(looks)
     for i, owner in enumerate(looks):
         parts.append(ticks(x + pad, strip_y + i * band, pitch, band, 0, view.fill, owner.hue))

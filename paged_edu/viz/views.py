@@ -7,8 +7,11 @@ from html import unescape
 from typing import Any, TypeAlias
 
 from ..trace import EventLog, TraceState
-from .palette import AUTO
+from .block_pool_view import BlockPoolView, pool_traces
+from .figure import Traces, animated
+from .palette import AUTO, LIGHT
 from .shapes import document, num, text
+from .svg import fit, headline
 from .track import Decode, Steppable, Track
 from .view import View
 
@@ -69,7 +72,7 @@ class Views(View):
         return [(part, self.state_of(there[index]) if state is None else state) for index, part in self.parts]
 
     def svg(self, state: TraceState | None = None) -> str:
-        """The parts one below the other, or side by side if there are several tracks."""
+        """The parts one below the other; those of several tracks side by side where there is room."""
         pictures = [part.svg(shown) for part, shown in self._states(state)]
         return stacked(pictures, [self.tracks[index].label for index, _ in self.parts], across=len(self.tracks))
 
@@ -80,8 +83,10 @@ class Views(View):
         return "\n".join(f"{label}: {words}" if label else words for label, words in zip(labels, said, strict=True))
 
     def figure(self) -> dict[str, Any] | None:
-        """The first part's figure: a page without a kernel plays one picture."""
+        """The first part's figure, or the pools of all tracks: a page without a kernel plays one picture."""
         first = self.parts[0][1]
+        if len(self.tracks) > 1:
+            return compared_pools(self.tracks, self.shown) if isinstance(first, BlockPoolView) else None
         first.shown = self._step_of(self.tracks[self.parts[0][0]])
         return first.figure()
 
@@ -96,26 +101,56 @@ class Views(View):
         self.parts = []
 
 
+MOST_ACROSS = 900
+"""Widest row of pictures [pixels]: what the page of a notebook has room for."""
 _BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
 
 def stacked(pictures: Sequence[str], titles: Sequence[str], across: int = 1, gap: float = 8) -> str:
-    """SVG documents of this package in one, row by row, ``across`` in a row, each under its title if it has one."""
+    """SVG documents of this package in one, row by row, ``across`` in a row, or one where that is too wide; each under its title if it has one."""
     if len(pictures) == 1:
         return pictures[0]
     head = 26.0 if any(titles) else 0.0
     sizes = [(float(box[1]), float(box[2])) for box in map(_BOX.search, pictures) if box]
     labels = [found[1] for found in (re.search(r'aria-label="([^"]*)"', picture) for picture in pictures) if found]
+    if any(sum(wide for wide, _ in sizes[i : i + across]) > MOST_ACROSS for i in range(0, len(sizes), across)):
+        across = 1
     body: list[str] = []
     y = width = 0.0
     for i in range(0, len(pictures), across):
         x = 0.0
         for (wide, high), picture, title in zip(sizes[i : i + across], pictures[i : i + across], titles[i : i + across], strict=True):
             if title:
-                body.append(text(x + 16, y + 24, title, AUTO.ink, 18, weight=700))
+                body.append(text(x + 16, y + 20, title, AUTO.ink, 18, weight=700))
             inner = re.sub(r'^<svg xmlns="[^"]*"', f'<svg x="{num(x)}" y="{num(y + head)}"', picture.strip(), count=1)
             body.append(re.sub(r' width="[^"]*"(?: height="[^"]*")? style="[^"]*"', f' width="{num(wide)}" height="{num(high)}"', inner, count=1))
             x += wide + gap
         width, y = max(width, x - gap), y + head + max(high for _, high in sizes[i : i + across]) + gap
     said = [f"{title}: {label}" if title else label for title, label in zip(titles, labels, strict=True)]
     return document(width, y - gap, unescape(". ".join(said)), AUTO, body)
+
+
+def compared_pools(tracks: Sequence[Track], shown: int) -> dict[str, Any]:
+    """The pools of several tracks, one below the other, as a plotly figure with a frame a step of the longest."""
+    longest = max(tracks, key=lambda track: track.log.last_step)
+    grids = [fit(track.log.state.num_blocks, None) for track in tracks]
+    tops, lines = [], 0.0
+    for grid in grids:
+        tops.append(lines + 1)
+        lines += grid.rows + 1.5
+
+    def traces(state: TraceState) -> Traces:
+        made: Traces = []
+        for track, grid, top in zip(tracks, grids, tops, strict=True):
+            there = state if track is longest else track.log.replay(min(max(state.step, track.log.first_step), track.log.last_step))
+            heat, letters = pool_traces(there, grid.columns, grid.shown)
+            heading = {"type": "scatter", "mode": "text", "x": [-0.45], "y": [top - 1], "text": [f"<b>{track.label}</b>: {headline(there)}"],
+                       "textposition": "middle right", "textfont": {"size": 14, "color": LIGHT.ink}, "hoverinfo": "skip"}
+            made += [heat | {"y0": top, "dy": 1}, letters | {"y": [y + top for y in letters["y"]]}, heading]
+        return made
+
+    columns = max(grid.columns for grid in grids)
+    axis = {"showgrid": False, "zeroline": False, "showticklabels": False, "fixedrange": True}
+    layout = {"height": round(lines * 44) + 190, "width": max(480, columns * 48 + 70), "yaxis": axis | {"range": [lines - 0.5, -0.5]},
+              "xaxis": axis | {"range": [-0.5, columns - 0.5]}}
+    return animated(longest.log, shown, traces, lambda state: f"step {state.step}", layout, redraw=True)

@@ -4,6 +4,8 @@ import weakref
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from parity import generate, greedy, random_gpt2, smallest_pool, theirs
 
 from paged_edu import LLM, EngineConfig, SamplingParams, UnsupportedError
@@ -241,15 +243,38 @@ def test_number_of_blocks(monkeypatch):
         plan_blocks(EngineConfig(num_gpu_blocks_override=70000), 512, 8192, 0, cpu)
 
 
+def smallest_value(text: str) -> float:
+    return float(text.split("the smallest value that works is ")[1])
+
+
 def test_no_room_for_one_block_names_the_smallest_value_that_works(monkeypatch):
     cpu = torch.device("cpu")
     monkeypatch.setattr(memory, "free_host_memory", lambda: 100 << 20)
     with pytest.raises(ValueError, match="the smallest value that works is") as error:
         plan_blocks(EngineConfig(gpu_memory_utilization=0.01), 512, 8192, 20 << 20, cpu)
-    smallest = float(str(error.value).split()[-1])
-    assert plan_blocks(EngineConfig(gpu_memory_utilization=smallest + 1e-4), 512, 8192, 20 << 20, cpu).num_blocks >= 1
+    smallest = smallest_value(str(error.value))
+    assert plan_blocks(EngineConfig(gpu_memory_utilization=smallest), 512, 8192, 20 << 20, cpu).num_blocks >= 1
     with pytest.raises(ValueError, match="leaves no room"):
         plan_blocks(EngineConfig(gpu_memory_utilization=smallest - 2e-4), 512, 8192, 20 << 20, cpu)
+
+
+@given(st.integers(1 << 20, 1 << 37), st.integers(0, 1 << 37), st.integers(1, 1 << 24))
+def test_the_smallest_value_works_and_is_promised_only_if_one_does(total, weights, block):
+    """Also where rounding to the printed digits would have been too small, and where no share of the device is enough."""
+
+    def planned(share: float) -> str:
+        """The error's text; "" if there is a plan."""
+        config = EngineConfig(gpu_memory_utilization=share)
+        try:
+            return "" if plan_blocks(config, 512, block, weights, torch.device("cuda"), (total, max(0, total - weights))).num_blocks else "no block"
+        except ValueError as error:
+            return str(error)
+
+    text = planned(1e-9)
+    if "the smallest value" in text:
+        assert planned(smallest_value(text)) == ""
+    else:
+        assert text == "" or ("no value works" in text and "no value works" in planned(1.0))
 
 
 def test_close_gives_the_memory_back(folder):

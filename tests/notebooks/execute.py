@@ -5,6 +5,7 @@ picture beside it, so ids are left out; so are the times of the run, to keep the
 """
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,21 @@ import nbformat
 from nbclient import NotebookClient
 
 VIEW_MIME = "application/vnd.jupyter.widget-view+json"
+PLOTLY_MIME = "application/vnd.plotly.v1+json"
+
+
+def written(notebook: nbformat.NotebookNode) -> str:
+    """As Jupyter writes it, but every plotly figure on one line: a number a line would double the file."""
+    figures: list[str] = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            if (figure := output.get("data", {}).get(PLOTLY_MIME)) is not None:
+                output["data"][PLOTLY_MIME] = f"figure {len(figures)} stands here"
+                figures.append(json.dumps(figure, separators=(",", ":"), ensure_ascii=False))
+    text = str(nbformat.writes(notebook))
+    for i, figure in enumerate(figures):
+        text = text.replace(f'"figure {i} stands here"', figure, 1)
+    return text
 
 
 def execute(path: Path) -> None:
@@ -26,7 +42,7 @@ def execute(path: Path) -> None:
         cell.metadata.pop("execution", None)
         for output in cell.get("outputs", ()):
             output.get("data", {}).pop(VIEW_MIME, None)
-    path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    path.write_text(written(notebook) + "\n", encoding="utf-8")
     print(f"{path}: {path.stat().st_size // 1000} kB")
 
 

@@ -1,0 +1,5 @@
+"""Puts the helpers of this folder on the path (pytest's importlib mode does not)."""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
