@@ -30,7 +30,11 @@ let steps = 0;
 input.traces.forEach(({ header, events, states, sentences, file }, number) => {
   const whole = file ? Trace.parse(file, 5) : new Trace(header, events, 5);
   const bit = new Trace(header, [], 7);                     // as events come from a kernel: a few at a time
-  for (let i = 0; i < events.length; i += 3) bit.push(events.slice(i, i + 3));
+  for (let i = 0; i < events.length; i += 3) {
+    bit.push(events.slice(i, i + 3));
+    bit.at(bit.lastStep);                                   // the newest step is not over when it is read
+  }
+  same(`trace ${number}: the newest step`, wire(bit.at(bit.lastStep)), states[states.length - 1]);
   for (const trace of [whole, bit]) {
     const first = trace.firstStep, last = trace.lastStep;
     same(`trace ${number}: steps`, [first, last - first + 1], [header.first_step, states.length]);
