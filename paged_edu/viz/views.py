@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from ..trace import EventLog, TraceState
 from .block_pool_view import BlockPoolView, pool_traces
-from .figure import Traces, animated
+from .figure import Traces, animated, side_by_side
 from .palette import AUTO, LIGHT
 from .shapes import document, num, text
 from .svg import fit, headline
@@ -83,12 +83,18 @@ class Views(View):
         return "\n".join(f"{label}: {words}" if label else words for label, words in zip(labels, said, strict=True))
 
     def figure(self) -> dict[str, Any] | None:
-        """The first part's figure, or the pools of all tracks: a page without a kernel plays one picture."""
+        """The first view's figure, of each track: a page without a kernel plays one picture, or both; pools, which are wide, one below the other."""
         first = self.parts[0][1]
-        if len(self.tracks) > 1:
-            return compared_pools(self.tracks, self.shown) if isinstance(first, BlockPoolView) else None
-        first.shown = self._step_of(self.tracks[self.parts[0][0]])
-        return first.figure()
+        if len(self.tracks) > 1 and isinstance(first, BlockPoolView):
+            return compared_pools(self.tracks, self.shown)
+        figures = []
+        for index, part in self.parts[: len(self._there())]:
+            part.shown = self._step_of(self.tracks[index])
+            figures.append(part.figure())
+        whole = [figure for figure in figures if figure is not None]
+        if len(whole) < len(figures):
+            return None
+        return whole[0] if len(whole) == 1 else side_by_side(whole, [track.label for track in self.tracks])
 
     def panes(self) -> list[dict[str, Any]]:
         return [{"track": index, "module": part.module, "title": self.tracks[index].label, "options": part.options()} for index, part in self.parts]

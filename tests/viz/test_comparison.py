@@ -62,9 +62,3 @@ def test_pictures_stand_side_by_side_where_there_is_room(widths, across):
     assert width <= MOST_ACROSS + 8
     assert height >= max(y0, y1) + 100
     assert 'aria-label="left: picture 0. right: picture 1"' in svg
-
-
-def test_without_a_pool_there_is_no_figure():
-    view = EngineStepper.compare({name: FakeEngine(8, 16, 256) for name in "ab"}, ["table"], name="tables")
-    assert view.figure() is None
-    view.close()
