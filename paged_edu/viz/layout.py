@@ -5,7 +5,7 @@ a block that several paths share stands once, in the middle of their rows.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -66,13 +66,27 @@ def lay_out(paths: Mapping[int, Sequence[int]], most_columns: int) -> Tree:
 
 
 def _columns(shapes: list[list[list[int]]], most: int) -> list[tuple[int, int]]:
-    """All logical blocks, or, if those are more than ``most``, of each stretch in which nothing forks or ends its first and last one."""
+    """All logical blocks, or, if those are more than ``most``, of each stretch in which nothing forks or ends its first and last one.
+
+    If that is too much still, of each stretch in which nothing forks.
+    """
     if len(shapes) <= most:
         return [(logical, 0) for logical in range(len(shapes))]
+    columns = _stretches(shapes, lambda before, after: before == after)
+    return columns if len(columns) <= most else _stretches(shapes, _no_fork)
+
+
+def _no_fork(before: list[list[int]], after: list[list[int]]) -> bool:
+    """Whether no two groups of ``after`` were one in ``before``."""
+    group = {row: i for i, rows in enumerate(before) for row in rows}
+    return len({group[rows[0]] for rows in after}) == len(after)
+
+
+def _stretches(shapes: list[list[list[int]]], same: Callable[[list[list[int]], list[list[int]]], bool]) -> list[tuple[int, int]]:
     columns: list[tuple[int, int]] = []
     start = 0
     for stop in range(1, len(shapes) + 1):
-        if stop < len(shapes) and shapes[stop] == shapes[start]:
+        if stop < len(shapes) and same(shapes[stop - 1], shapes[stop]):
             continue
         if stop - start <= 3:
             columns += [(logical, 0) for logical in range(start, stop)]

@@ -15,7 +15,7 @@ KINDS = {
 }
 """Every kind of span, and what the legend calls it."""
 LETTERS = {"waiting": ".", "prefill": "P", "decode": "d", "stalled": "-", "preempted": "x", "swapped": "s"}
-MOST_LANES, MIN_STEP, MAX_STEP, BARS = 48, 1.5, 44.0, 44
+MOST_LANES, MIN_STEP, MAX_STEP, BARS = 32, 1.5, 44.0, 44
 WIDTH, LEFT, TOP, MARGIN = 832, 104, 66, 16
 
 
@@ -42,7 +42,7 @@ class Window:
             open_at = next((i for i, lane in enumerate(lanes) if lane.ended is None or lane.ended >= now), len(lanes))
             start = max(0, min(open_at - 4, len(lanes) - MOST_LANES))
             lanes = lanes[start : start + MOST_LANES]
-        row = max(8, min(26, 384 // max(1, len(lanes))))
+        row = max(12, min(26, 390 // max(1, len(lanes))))
         return cls(first, last, tuple(lanes), left, min(MAX_STEP, room / max(1, last - first + 1)), row)
 
     def x(self, step: int) -> float:

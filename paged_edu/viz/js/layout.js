@@ -12,7 +12,7 @@ export function layOut(paths, mostColumns) {
     if (!groups[logical].has(block)) groups[logical].set(block, []);
     groups[logical].get(block).push(row);
   }));
-  const columns = columnsOf(groups.map((group) => JSON.stringify([...group.values()].sort((a, b) => a[0] - b[0]))), mostColumns), cells = [];
+  const columns = columnsOf(groups.map((group) => [...group.values()].sort((a, b) => a[0] - b[0])), mostColumns), cells = [];
   columns.forEach(([logical, leftOut], column) => {
     if (!leftOut) for (const [block, rows] of groups[logical]) cells.push({ column, logical, block, rows });
   });
@@ -34,10 +34,21 @@ function compare(a, b) {
 
 function columnsOf(shapes, most) {
   if (shapes.length <= most) return shapes.map((_, logical) => [logical, 0]);
+  const columns = stretches(shapes, (before, after) => JSON.stringify(before) === JSON.stringify(after));
+  return columns.length <= most ? columns : stretches(shapes, noFork);
+}
+
+// Whether no two groups of `after` were one in `before`.
+function noFork(before, after) {
+  const group = new Map(before.flatMap((rows, i) => rows.map((row) => [row, i])));
+  return new Set(after.map((rows) => group.get(rows[0]))).size === after.length;
+}
+
+function stretches(shapes, same) {
   const columns = [];
   let start = 0;
   for (let stop = 1; stop <= shapes.length; stop++) {
-    if (stop < shapes.length && shapes[stop] === shapes[start]) continue;
+    if (stop < shapes.length && same(shapes[stop - 1], shapes[stop])) continue;
     if (stop - start <= 3) for (let logical = start; logical < stop; logical++) columns.push([logical, 0]);
     else columns.push([start, 0], [start + 1, stop - start - 2], [stop - 1, 0]);
     start = stop;

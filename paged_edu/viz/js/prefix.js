@@ -31,8 +31,8 @@ export function sections(state) {
 }
 
 // Blocks that are cached and cannot be found: the beginning of their text is gone.
-export function lost(state) {
-  const reached = new Set(sections(state).flatMap(([, paths]) => [...paths.values()].flat()));
+export function lost(state, found = sections(state)) {
+  const reached = new Set(found.flatMap(([, paths]) => [...paths.values()].flat()));
   return [...state.entries.keys()].filter((block) => !reached.has(block));
 }
 
@@ -40,17 +40,18 @@ export function lost(state) {
 export function users(state) {
   const found = new Map();
   for (const [seqId, seq] of [...state.sequences].sort((a, b) => a[0] - b[0])) {
+    const arrival = state.arrival(seqId);
     for (const block of seq.blocks) {
-      if (!found.has(block)) found.set(block, []);
-      if (!found.get(block).includes(state.arrival(seqId))) found.get(block).push(state.arrival(seqId));
+      const there = found.get(block);
+      if (!there) found.set(block, [arrival]);
+      else if (!there.includes(arrival)) there.push(arrival);
     }
   }
   return found;
 }
 
-export function headline(state) {
+export function headline(state, idle = state.cachedBlocks().length) {
   if (!state.entries.size) return "the prefix cache is empty: it keeps blocks that are full and computed";
-  const idle = state.cachedBlocks().length;
   return `${counted(state.entries.size, "block")} can be found: ${state.entries.size - idle} in use, ${idle} cached for later`;
 }
 
@@ -69,27 +70,28 @@ export function create(el, options) {
   const stage = h("div", { class: "pe-stage" }, picture), news = h("div", { class: "pe-note" }), note = h("div", { class: "pe-note" });
   el.append(title, sub, stage, news, note);
   const tip = tooltip(stage);
-  let state = null, context = null, width = 0, used = new Map(), wide = 48;
+  let state = null, context = null, width = 0, used = new Map(), wide = 48, drawn = new Map(), before = new Map();
   const unwatch = watchWidth(el, (now) => { width = now; options.redraw(); });
 
   function draw() {
     if (!state || !width) return;
-    const found = hits(lanesOf(context.trace), state), gone = lost(state), news_ = [];
+    const found = hits(lanesOf(context.trace), state), all = sections(state), gone = lost(state, all), cached = state.cachedBlocks(), said = headline(state, cached.length), news_ = [];
     used = users(state);
-    setText(title, headline(state));
+    setText(title, said);
     setText(sub, found);
     if (state.evicted.length) news_.push(`overwritten in this step: block ${state.evicted.slice(0, 12).join(", ")}${state.evicted.length > 12 ? " ..." : ""}`);
     if (gone.length) news_.push(`kept but out of reach, the beginning of the text is gone: block ${gone.slice(0, 12).join(", ")}`);
     setText(news, news_.join("; "));
     setText(note, options.brief ? "" : `a block has ${counted(state.blockSize, "slot")}; letters: who uses it now; hatched: nobody does, the letter says whose text it is`);
-    picture.setAttribute("aria-label", `Prefix cache at step ${context.step}: ${headline(state)}; ${found}`);
-    paint();
+    picture.setAttribute("aria-label", `Prefix cache at step ${context.step}: ${said}; ${found}`);
+    paint(all, cached);
   }
 
-  function paint() {
+  function paint(all, cached) {
     const focused = picture.contains(document.activeElement) ? document.activeElement.dataset.block : null, narrow = width < 520;
-    const pitch = narrow ? 52 : 66, labels = narrow ? 78 : 170, room = Math.min(width, 1000), parts = [], all = sections(state);
+    const pitch = narrow ? 52 : 66, labels = narrow ? 78 : 170, room = Math.min(width, 1000), parts = [];
     wide = narrow ? 40 : 48;
+    [drawn, before] = [new Map(), drawn];
     let y = 0, right = 300;
     for (const [salt, paths] of all) {
       if (all.length > 1 || salt !== null) {
@@ -106,8 +108,8 @@ export function create(el, options) {
       }
       y += 6;
     }
-    const across = Math.floor((Math.max(right, room) - 40) / 34), cached = state.cachedBlocks(), strip = cached.slice(0, Math.min(MOST_STRIP, across));
-    const free = state.numBlocks - new Set([...state.sequences.values()].flatMap((seq) => seq.blocks)).size - cached.length;
+    const across = Math.floor((Math.max(right, room) - 40) / 34), strip = cached.slice(0, Math.min(MOST_STRIP, across));
+    const free = state.numBlocks - used.size - cached.length;
     parts.push(words(0, y + 13, `next to be taken: ${counted(free, "free block")}${cached.length ? narrow ? ", then" : ", then the one not used for the longest time" : ""}`, 12));
     strip.forEach((block, i) => parts.push(small(block, i, y + 20)));
     if (!cached.length) parts.push(words(0, y + 36, "no cached block is waiting to be overwritten", 11));
@@ -149,8 +151,14 @@ export function create(el, options) {
 
   function block(id, x, middle) {
     const y = middle - HIGH / 2, arrivals = used.get(id) ?? [], owners = arrivals.slice(0, 3).map(look), by = state.enteredBy.get(id), hue = owners[0]?.hue ?? (by === undefined ? OUTLINE : look(by).hue);
-    const lines = told(id, arrivals, by), show = () => tip.show(lines, x + wide / 2, middle), label = String(id);
     const mine = context.selected === null || arrivals.some((a) => state.requests.get(context.selected)?.arrival === a);
+    const key = [id, x, middle, wide, arrivals, by, mine, state.entries.get(id).entry].join("|");
+    drawn.set(key, before.get(key) ?? made(id, x, y, middle, arrivals, owners, by, hue, mine));      // most blocks look as in the step before
+    return drawn.get(key);
+  }
+
+  function made(id, x, y, middle, arrivals, owners, by, hue, mine) {
+    const lines = told(id, arrivals, by), show = () => tip.show(lines, x + wide / 2, middle), label = String(id);
     const parts = [s("rect", { x, y, width: wide, height: HIGH, rx: 5, fill: "var(--pe-ground)" }),
       s("rect", { x, y, width: wide, height: HIGH, rx: 5, fill: hue, "fill-opacity": owners.length ? 0.3 : 0.12, stroke: OUTLINE })];
     if (owners.length > 1) parts.push(s("rect", { x: x + 2.5, y: y + 2.5, width: wide - 5, height: HIGH - 5, rx: 3, fill: "none", stroke: OUTLINE }));

@@ -12,7 +12,7 @@ export const KINDS = {
   waiting: "waits", prefill: "prefill: computes its prompt, or again what was lost", decode: "decode: one token a step and branch",
   stalled: "runs, but gets no token in this step", preempted: "preempted: its blocks are gone", swapped: "swapped out to host memory",
 };
-const MOST_LANES = 48, MIN_STEP = 1.5, MAX_STEP = 44, BARS = 44, TOP = 16, AXIS = 22;
+const MOST_LANES = 32, MIN_STEP = 1.5, MAX_STEP = 44, BARS = 44, TOP = 16, AXIS = 22;
 
 // The steps first..last and the lanes that fit, and where they stand; as in timeline_svg.py.
 export function windowOf(lanes, first, last, now, left, room) {
@@ -27,7 +27,7 @@ export function windowOf(lanes, first, last, now, left, room) {
     const start = Math.max(0, Math.min(at - 4, lanes.length - MOST_LANES));
     lanes = lanes.slice(start, start + MOST_LANES);
   }
-  const row = Math.max(8, Math.min(26, Math.floor(384 / Math.max(1, lanes.length))));
+  const row = Math.max(12, Math.min(26, Math.floor(390 / Math.max(1, lanes.length))));
   return { first, last, lanes, left, pitch: Math.min(MAX_STEP, room / Math.max(1, last - first + 1)), row };
 }
 
