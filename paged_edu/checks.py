@@ -30,7 +30,10 @@ def number(name: str, value: Any, low: float, high: float = math.inf, *, low_ope
     inside = (low < value if low_open else low <= value) and (value < high if high_open else value <= high)
     if not inside or abs(value) > _LARGEST or not math.isfinite(value):
         limits = f"{'above' if low_open else 'at least'} {low:g}"
-        limits += f" and {'below' if high_open else 'at most'} {high:g}" if math.isfinite(high) else " and finite"
+        if math.isfinite(high):
+            limits += f" and {'below' if high_open else 'at most'} {high:g}"
+        else:
+            limits += f" and at most {_LARGEST:g}" if _LARGEST < abs(value) < math.inf else " and finite"
         raise ValueError(f"{name} must be {limits}, not {value!r}")
 
 

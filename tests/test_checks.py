@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from paged_edu import cli
-from paged_edu.checks import writable_file
+from paged_edu.checks import number, writable_file
+
+
+def test_a_number_that_is_refused_for_its_size_is_told_the_limit():
+    for value, said in ((1e308, r"at most 1e\+300, not 1e\+308"), (float("inf"), "above 0 and finite"), (float("nan"), "above 0 and finite")):
+        with pytest.raises(ValueError, match=said):
+            number("x", value, 0, low_open=True)
+    number("x", 1e300, 0)
 
 
 def test_a_new_file_is_not_left_behind(tmp_path):

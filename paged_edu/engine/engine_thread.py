@@ -278,6 +278,10 @@ def _answer(future: Future[T], work: Callable[[], T]) -> None:
         return
     try:
         future.set_result(work())
+    except StopIteration as error:                          # no event loop can hand one on: whoever awaits would wait for ever
+        reason = RuntimeError("the work raised StopIteration")
+        reason.__cause__ = error
+        future.set_exception(reason)
     except BaseException as error:
         future.set_exception(error)
 

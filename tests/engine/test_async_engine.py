@@ -51,6 +51,17 @@ def test_64_at_once_in_a_tiny_pool_are_those_of_generate():
     assert sum(o.metrics.num_preemptions for o in outputs) > 0
 
 
+def test_work_that_finds_nothing_left_does_not_hang(served):
+    engine, _, _ = served
+
+    async def main():
+        with pytest.raises(RuntimeError, match="raised StopIteration") as raised:
+            await asyncio.wait_for(engine.between_steps(lambda core: next(iter(core.scheduler.running))), 20)
+        assert isinstance(raised.value.__cause__, StopIteration)
+
+    asyncio.run(main())
+
+
 def replaced(wanted, output):
     """The outputs of ``wanted`` with the deltas of ``output``: those depend on who read when."""
     from dataclasses import replace
