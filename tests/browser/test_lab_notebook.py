@@ -60,9 +60,10 @@ def test_the_tour_in_jupyterlab(page):
     idle = page.locator("#jp-main-statusbar").get_by_text(re.compile(r"\| Idle"))
     idle.wait_for()                                         # "Run All" before that is dropped without a word
     shots_of_all_cells(page, "stored")
-    stored = page.locator(".jp-RenderedSVG")                # what is there before anything has run
-    stored.first.scroll_into_view_if_needed()
-    expect(stored.first).to_be_visible()
+    stored = tour_cell(page, 0).locator(".jp-RenderedPlotly")      # what is there before anything has run
+    expect(stored).to_be_visible()
+    expect(stored).to_contain_text("58 of 60 blocks")       # both memories, not only the first
+    expect(stored).to_contain_text("48 of 60 blocks")
     page.locator("#jp-MainMenu").get_by_text("Run", exact=True).click()
     page.locator('li[data-command="runmenu:run-all"]').click()
     # A windowed notebook builds cells as they come into view; End goes to the last one, whose view waits at step 4.
@@ -151,11 +152,16 @@ def pixels(output) -> str:
 
 
 def tour(page, index: int):
-    """The output in which the tour's view is shown for the first time or the second; scrolled to, since only what is near is built."""
+    """The output in which the tour's view is shown for the first time or the second."""
+    return tour_cell(page, index).locator(".jp-OutputArea-output:has(.pe)").last
+
+
+def tour_cell(page, index: int):
+    """The cell that shows the tour's view for the first time or the second; scrolled to, since only what is near is built."""
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     where = [i for i, cell in enumerate(cells) if cell["cell_type"] == "code" and cell["source"][-1] == "view"][index]
     page.evaluate("i => { const book = window.jupyterapp.shell.currentWidget.content; book.activeCellIndex = i; return book.scrollToItem(i) }", where)
-    return page.locator(f'.jp-Cell[data-windowed-list-index="{where}"] .jp-OutputArea-output:has(.pe)').last
+    return page.locator(f'.jp-Cell[data-windowed-list-index="{where}"]')
 
 
 def wait_for_all_cells(page) -> None:
