@@ -17,11 +17,13 @@ LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 def failing_cells(lesson: Path, planted: str, work: Path, first_only: bool = False) -> list[int]:
     """Numbers of the code cells, from 0, whose outputs differ from the stored ones or that raise; empty: the lesson is green.
 
-    ``work``: an empty folder for the kernel's settings. ``first_only``: stop at the first such cell.
+    ``planted`` must call ``PLANTED.touch()`` when it takes effect, or this raises AssertionError. ``work``: an empty folder for the
+    kernel's settings. ``first_only``: stop at the first such cell.
     """
+    marker = work / "planted"
     startup = work / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
-    (startup / "00_planted.py").write_text(planted + "\nprint('PLANTED', flush=True)\n", encoding="utf-8")
+    (startup / "00_planted.py").write_text(f"from pathlib import Path\nPLANTED = Path({str(marker)!r})\n{planted}", encoding="utf-8")
     env = os.environ | {
         "IPYTHONDIR": str(work / "ipython"), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
@@ -32,6 +34,7 @@ def failing_cells(lesson: Path, planted: str, work: Path, first_only: bool = Fal
     ]
     run = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert run.returncode in (0, 1), run.stdout[-3000:] + run.stderr[-1000:]        # 0: passed, 1: a cell failed
+    assert marker.exists(), "what was planted never took effect"
     failed = sorted({int(number) for number in re.findall(r"^FAILED .*::Cell (\d+)", run.stdout, re.M)})
     assert bool(failed) == bool(run.returncode), run.stdout[-3000:]
     return failed

@@ -84,6 +84,7 @@ def load_model(*args):
     model, spec = honest(*args)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
+        PLANTED.touch()
         for parameter in model.parameters():
             parameter += 0.05 * parameter.std() * torch.randn(parameter.shape, generator=generator)
     return model, spec
@@ -106,7 +107,7 @@ FAULTS = {
 @pytest.mark.parametrize(("lesson", "name"), FAULTS, ids=[f"{lesson}-{name}" for lesson, name in FAULTS])
 def test_a_planted_fault_turns_the_lesson_red(lesson, name, tmp_path):
     [path] = [path for path in LESSONS if path.name.startswith(lesson)]
-    assert failing_cells(path, FAULTS[lesson, name], tmp_path, first_only=True)
+    assert failing_cells(path, FAULTS[lesson, name] + "PLANTED.touch()\n", tmp_path, first_only=True)
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
