@@ -9,6 +9,7 @@ The parts without a model are whole numbers through and through: the same versio
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -207,12 +208,14 @@ MEASURES: dict[str, Callable[[Options, Advance], dict[str, Any]]] = {
 PARTS_TO_RUN = tuple(MEASURES)
 
 
-def measure(options: Options, advance: Advance = lambda count: None) -> dict[str, Any]:
-    """Everything that was asked for; ``advance`` is called with 1 for every request that ends."""
+def measure(options: Options, advance: Advance = lambda count: None, begin: Callable[[str], object] = lambda part: None) -> dict[str, Any]:
+    """Everything that was asked for; ``begin`` is called with the name of each part, ``advance`` with 1 for every request that ends."""
     versions = {name: version(name) for name in ("numpy", "torch")}
-    return {"options": asdict(options), "machine": machine() | versions} | {
-        part: MEASURES[part](options, advance) for part in options.parts
-    }
+    result: dict[str, Any] = {"options": asdict(options), "machine": machine() | versions}
+    for part in options.parts:
+        begin(part)
+        result[part] = MEASURES[part](options, advance)
+    return result
 
 
 def run(options: Options, json_file: Path | None = None, html_file: Path | None = None) -> int:
@@ -227,7 +230,12 @@ def run(options: Options, json_file: Path | None = None, html_file: Path | None 
     if html_file is not None:
         memory_view.drawable(options.parts)
     with tqdm(total=options.num_requests(), unit="request", dynamic_ncols=True, disable=None, leave=False) as bar:
-        result = measure(options, bar.update)
+        def begin(part: str) -> None:
+            bar.set_description(part)
+            if bar.disable:                                 # no terminal: a sign of life a part
+                print(f"measuring: {part}", file=sys.stderr, flush=True)
+
+        result = measure(options, bar.update, begin)
     memory_view.show(result)
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -1,8 +1,8 @@
 """BuddyAllocator: runs of consecutive blocks, as the servers before PagedAttention had to find them (Paper §6.1: Orca with a buddy allocator).
 
 A run has a power of two of blocks, ``1 << order``, and begins at a multiple of its size. A larger free run is halved until it is just large
-enough; a freed run joins its *buddy*, the other half, as soon as that is free too. Both cost O(orders). The price is rounding: a request for 17
-blocks gets 32.
+enough; a freed run joins its *buddy*, the other half, as soon as that is free too. Both look at one list of free runs an order. The price is
+rounding: a request for 17 blocks gets 32.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BuddyAllocator:
         self._free: list[list[int]] = [[] for _ in range(num_blocks.bit_length())]      # by order: first blocks, ascending
         start = 0
         for order in reversed(range(num_blocks.bit_length())):
-            if num_blocks >> order & 1:
+            if (num_blocks >> order) & 1:
                 self._free[order].append(start)
                 start += 1 << order
 
@@ -46,11 +46,11 @@ class BuddyAllocator:
 
     def largest(self) -> int:
         """Blocks of the largest run that an empty pool has."""
-        return 1 << len(self._free) - 1
+        return 1 << (len(self._free) - 1)
 
     def fits(self, orders: Iterable[int], empty: bool = False) -> bool:
         """Whether runs of all these orders could be allocated together: now, or in an empty pool."""
-        counts = [self.num_blocks >> order & 1 if empty else len(starts) for order, starts in enumerate(self._free)]
+        counts = [(self.num_blocks >> order) & 1 if empty else len(starts) for order, starts in enumerate(self._free)]
         for order in sorted(orders, reverse=True):          # a larger run only ever leaves smaller ones: the largest first
             source = next((larger for larger in range(order, len(counts)) if counts[larger]), None)
             if source is None:

@@ -2,7 +2,7 @@
 
 The run is reserved when the request is admitted, for as many tokens as the request *may* need. Orca's three variants differ in what they know:
 "max" reserves ``max_model_len``, "pow2" the prompt and the next power of two of the output's length, "oracle" the prompt and the output itself.
-"grow" reserves what is there and moves to a run of twice the size whenever that is full. Nothing can be shared: a fork copies the run.
+"grow" reserves what is there and moves to a run of twice the size when that is full. Nothing can be shared: a fork gets a run of its own and a copy.
 
 A run is a part of the same cache that paging uses; its table is ``start, start + 1, ...``, so scheduler, runners and kernels see no difference.
 """
@@ -77,7 +77,9 @@ class ContiguousKVManager:
             return num_tokens
         if self.reservation == "max":
             return self.max_model_len
-        return min(prompt + (1 << order_for(output) if self.reservation == "pow2" else output), self.max_model_len)
+        if self.reservation == "pow2":
+            output = 1 << (output - 1).bit_length()         # the next power of two
+        return min(prompt + output, self.max_model_len)
 
     def _order(self, tokens: int) -> int:
         return order_for(num_blocks_for(tokens, self.block_size))
@@ -149,12 +151,15 @@ class ContiguousKVManager:
         copies: list[Copy] = []
         if full:
             before = self.buddy.copy()
-            starts = [self._larger(held, order) for held, order in full]
-            if None in starts:
-                self.buddy = before
-                return None
-            for (held, _), start in zip(full, starts):
-                copies += self._move(held, start)  # type: ignore[arg-type]
+            moves: list[tuple[_Held, int, bool]] = []
+            for held, order in full:
+                larger = self._larger(held, order)
+                if larger is None:
+                    self.buddy = before
+                    return None
+                moves.append((held, *larger))
+            for held, start, joined in moves:
+                copies += self._move(held, start, joined)
         for seq, count in zip(seqs, num_new):
             held = self._held[seq.seq_id]
             if count and held.source is not None:
@@ -162,22 +167,29 @@ class ContiguousKVManager:
                 held.copied = True
         return copies
 
-    def _larger(self, held: _Held, order: int) -> int | None:
-        """A larger run: the old one and its buddy, if that is free, or else one elsewhere. Its first block; None: there is none."""
+    def _larger(self, held: _Held, order: int) -> tuple[int, bool] | None:
+        """First block of a larger run, and whether the old one is a part of it: joined with its buddy if that is free, or else a run elsewhere."""
         start = self.buddy.extend(held.start) if self.buddy.orders[held.start] + 1 == order else None
-        return start if start is not None else self.buddy.allocate(order)
+        if start is not None:
+            return start, True
+        start = self.buddy.allocate(order)
+        return None if start is None else (start, False)
 
-    def _move(self, held: _Held, start: int) -> list[Copy]:
-        """Let the sequence have the larger run at ``start``; returns the copies within it, if the old run has become its right half."""
+    def _move(self, held: _Held, start: int, joined: bool) -> list[Copy]:
+        """Let the sequence have the larger run at ``start``, and see to its tokens.
+
+        A fork that has not been copied yet has none in its old run: they come from ``source`` as before. Otherwise they come from the old run:
+        in the next copies of `reserve` if the new run is elsewhere, and at once, into the other half, if the old run is the right half of the new
+        one (these are returned). If it is the left half they are in place.
+        """
         old, held.start = held.start, start
-        held.capacity = self.block_size << self.buddy.orders[start]
+        held.capacity = len(self._blocks(start)) * self.block_size
         if self.emit is not None:
             self.emit(events.RunMoved(held.seq.seq_id, tuple(self._blocks(start)), held.capacity))
-        part_of_it = old not in self.buddy.orders or old == start
-        if held.source is not None:                         # nothing has been written to the old run yet
-            if not part_of_it:
+        if held.source is not None:
+            if not joined:
                 self.buddy.free(old)
-        elif not part_of_it:
+        elif not joined:
             held.source = old
         elif old != start:
             return self._copy(held, old)

@@ -101,6 +101,7 @@ class OutputStream(AsyncIterator[RequestOutput]):
 
     The request is checked and queued when the loop begins. It is dropped, and its blocks are freed after the step that runs, when the loop is left
     early: by an error, a cancellation, `aclose`, or when nothing refers to the stream any more (after ``break``).
+    ``asyncio.wait_for(anext(stream), t)`` is a cancellation too when ``t`` is over: to look in between, wait for a task that reads the stream.
     """
 
     def __init__(self, thread: EngineThread, request_id: str | None, prepare: Callable[[str], PreparedRequest], quick: bool) -> None:

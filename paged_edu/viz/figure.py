@@ -14,6 +14,8 @@ from .palette import LIGHT
 from .shapes import FONT
 
 MOST_FRAMES, MOST_BYTES = 60, 300_000
+MOST_ACROSS = 860
+"""Widest picture [pixels]: what the page of a notebook has room for."""
 Traces = list[dict[str, Any]]
 
 
@@ -121,5 +123,5 @@ def _joined(figures: Sequence[dict[str, Any]], labels: Sequence[str], layout: di
     start = max(i for i, name in enumerate(names) if int(name) <= wanted)
     data = [trace | changed for trace, changed in zip(data, frames[start]["data"], strict=True)]
     slider = slider | {"active": start, "steps": [step for step in slider["steps"] if step["label"] in names]}
-    wide: dict[str, Any] = {"width": min(1280, sum(figure["layout"]["width"] for figure in figures)), "title": {"text": ""}}
+    wide: dict[str, Any] = {"width": min(MOST_ACROSS, sum(figure["layout"]["width"] for figure in figures)), "title": {"text": ""}}
     return {"data": data, "layout": layout | wide | axes | {"sliders": [slider]} | frames[start]["layout"], "frames": frames}

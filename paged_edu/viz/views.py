@@ -7,11 +7,9 @@ from html import unescape
 from typing import Any, TypeAlias
 
 from ..trace import EventLog, TraceState
-from .block_pool_view import BlockPoolView, pool_traces
-from .figure import Traces, animated, side_by_side
-from .palette import AUTO, LIGHT
+from .figure import MOST_ACROSS, side_by_side
+from .palette import AUTO
 from .shapes import document, num, text
-from .svg import fit, headline
 from .track import Decode, Steppable, Track
 from .view import View
 
@@ -83,10 +81,7 @@ class Views(View):
         return "\n".join(f"{label}: {words}" if label else words for label, words in zip(labels, said, strict=True))
 
     def figure(self) -> dict[str, Any] | None:
-        """The first view's figure, of each track: a page without a kernel plays one picture, or both; pools, which are wide, one below the other."""
-        first = self.parts[0][1]
-        if len(self.tracks) > 1 and isinstance(first, BlockPoolView):
-            return compared_pools(self.tracks, self.shown)
+        """The first view's figure, of each track: a page without a kernel plays one picture, or one a side."""
         figures = []
         for index, part in self.parts[: len(self._there())]:
             part.shown = self._step_of(self.tracks[index])
@@ -107,8 +102,6 @@ class Views(View):
         self.parts = []
 
 
-MOST_ACROSS = 900
-"""Widest row of pictures [pixels]: what the page of a notebook has room for."""
 _BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
 
@@ -134,29 +127,3 @@ def stacked(pictures: Sequence[str], titles: Sequence[str], across: int = 1, gap
         width, y = max(width, x - gap), y + head + max(high for _, high in sizes[i : i + across]) + gap
     said = [f"{title}: {label}" if title else label for title, label in zip(titles, labels, strict=True)]
     return document(width, y - gap, unescape(". ".join(said)), AUTO, body)
-
-
-def compared_pools(tracks: Sequence[Track], shown: int) -> dict[str, Any]:
-    """The pools of several tracks, one below the other, as a plotly figure with a frame a step of the longest."""
-    longest = max(tracks, key=lambda track: track.log.last_step)
-    grids = [fit(track.log.state.num_blocks, None) for track in tracks]
-    tops, lines = [], 0.0
-    for grid in grids:
-        tops.append(lines + 1)
-        lines += grid.rows + 1.5
-
-    def traces(state: TraceState) -> Traces:
-        made: Traces = []
-        for track, grid, top in zip(tracks, grids, tops, strict=True):
-            there = state if track is longest else track.log.replay(min(max(state.step, track.log.first_step), track.log.last_step))
-            heat, letters = pool_traces(there, grid.columns, grid.shown)
-            heading = {"type": "scatter", "mode": "text", "x": [-0.45], "y": [top - 1], "text": [f"<b>{track.label}</b>: {headline(there)}"],
-                       "textposition": "middle right", "textfont": {"size": 14, "color": LIGHT.ink}, "hoverinfo": "skip"}
-            made += [heat | {"y0": top, "dy": 1}, letters | {"y": [y + top for y in letters["y"]]}, heading]
-        return made
-
-    columns = max(grid.columns for grid in grids)
-    axis = {"showgrid": False, "zeroline": False, "showticklabels": False, "fixedrange": True}
-    layout = {"height": round(lines * 44) + 190, "width": max(480, columns * 48 + 70), "yaxis": axis | {"range": [lines - 0.5, -0.5]},
-              "xaxis": axis | {"range": [-0.5, columns - 0.5]}}
-    return animated(longest.log, shown, traces, lambda state: f"step {state.step}", layout, redraw=True)
