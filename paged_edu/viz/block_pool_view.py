@@ -71,7 +71,7 @@ def pool_traces(state: TraceState, columns: int, shown: int) -> Traces:
         words = "" if arrival is None else look(arrival).letter + (f" ×{view.ref_count}" if view.ref_count > 1 else "")
         text.append(f"{words}<br>{view.fill}" if words and shown <= 128 else words)
     grid = [[*z[i : i + columns], *[None] * (columns - len(z[i : i + columns]))] for i in range(0, len(z), columns)]
-    colours = [LIGHT.ground, *map(_lighter, HUES), "#D5D5D5"]
+    colours = ["#F0F0F0", *map(_lighter, HUES), "#D5D5D5"]
     scale = [[(i + edge) / len(colours), colour] for i, colour in enumerate(colours) for edge in (0, 1)]
     heat = {"type": "heatmap", "z": grid, "zmin": -0.5, "zmax": len(colours) - 0.5, "colorscale": scale, "showscale": False, "xgap": 2, "ygap": 2,
             "hoverinfo": "skip"}

@@ -83,3 +83,43 @@ def _figure(
                                                           {"label": "Pause", "method": "animate", "args": [[None], instant]}]}],
     }
     return {"data": first, "layout": common | layout, "frames": frames}
+
+
+def side_by_side(figures: Sequence[dict[str, Any]], labels: Sequence[str]) -> dict[str, Any]:
+    """Figures of `animated` beside one another with one slider, that of the longest; a run that is over stays at its end.
+
+    Frames are left out until the JSON has less than 300 kB.
+    """
+    longest = max(figures, key=lambda figure: int(figure["frames"][-1]["name"]))
+    names = [frame["name"] for frame in longest["frames"]]
+    while True:
+        joined = _joined(figures, labels, longest["layout"], names)
+        if len(names) <= 2 or len(json.dumps(joined)) < MOST_BYTES:
+            return joined
+        names = sorted({*names[::2], names[-1]}, key=int)
+
+
+def _joined(figures: Sequence[dict[str, Any]], labels: Sequence[str], layout: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    count = len(figures)
+    data: Traces = []
+    axes: dict[str, Any] = {}
+    for i, figure in enumerate(figures):
+        number = "" if i == 0 else str(i + 1)
+        data += [trace | {"xaxis": f"x{number}", "yaxis": f"y{number}"} for trace in figure["data"]]
+        axes[f"xaxis{number}"] = figure["layout"]["xaxis"] | {"domain": [i / count, (i + 0.96) / count], "anchor": f"y{number}"}
+        axes[f"yaxis{number}"] = figure["layout"]["yaxis"] | {"anchor": f"x{number}"}
+    frames: list[dict[str, Any]] = []
+    for name in names:
+        now = [[frame for frame in figure["frames"] if int(frame["name"]) <= int(name)][-1] for figure in figures]
+        words = [f"<b>{label}</b>, {frame['layout']['title']['text']}" for label, frame in zip(labels, now, strict=True)]
+        notes = [{"text": text, "x": i / count, "y": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False}
+                 for i, text in enumerate(words)]
+        frames.append({"name": name, "data": [trace for frame in now for trace in frame["data"]], "traces": list(range(len(data))),
+                       "layout": {"annotations": notes}})
+    slider = layout["sliders"][0]
+    wanted = int(slider["steps"][slider["active"]]["label"])
+    start = max(i for i, name in enumerate(names) if int(name) <= wanted)
+    data = [trace | changed for trace, changed in zip(data, frames[start]["data"], strict=True)]
+    slider = slider | {"active": start, "steps": [step for step in slider["steps"] if step["label"] in names]}
+    wide: dict[str, Any] = {"width": min(1280, sum(figure["layout"]["width"] for figure in figures)), "title": {"text": ""}}
+    return {"data": data, "layout": layout | wide | axes | {"sliders": [slider]} | frames[start]["layout"], "frames": frames}

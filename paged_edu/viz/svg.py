@@ -12,7 +12,7 @@ from ..core.sequence import Status
 from ..trace import BlockView, TraceState
 from ..words import counted
 from .palette import AUTO, OUTLINE, Look, Theme, look
-from .shapes import MIN_TICK, clean, document, hatch, rect, text, ticks
+from .shapes import MIN_TICK, clean, document, dots, hatch, rect, text, ticks
 
 Decode = Callable[[Sequence[int]], str]
 WIDTH, MAX_GRID_HEIGHT, MARGIN = 800, 500, 16
@@ -101,6 +101,9 @@ def pool_svg(state: TraceState, theme: Theme = AUTO, columns: int | None = None,
     body += [_block(state, view, grid, theme, written.get(view.block), decode) for view in state.blocks()[: grid.shown]]
     body.append("</g>")
     y = top + grid.height + 8
+    if hosted := host_blocks(state):
+        body += _host(state, hosted, y, grid, theme, decode)
+        y += 22 + grid.cell * -(-len(hosted) // grid.columns)
     body += _legend(state, y, width, theme)
     return document(width, y + 76, f"Block pool at step {state.step}: {headline(state)}; {counts(state)}", theme, body)
 
@@ -119,16 +122,63 @@ def just_written(state: TraceState) -> dict[int, tuple[int, int]]:
     return found
 
 
+def host_blocks(state: TraceState) -> list[BlockView]:
+    """The blocks in host memory, by their ids there."""
+    owners: dict[int, list[int]] = {}
+    where: dict[int, tuple[int, int]] = {}
+    for seq_id, seq in sorted(state.sequences.items()):
+        for logical, block in enumerate(seq.cpu_blocks):
+            owners.setdefault(block, []).append(seq_id)
+            fill = min(state.block_size, max(0, seq.num_computed - logical * state.block_size))
+            first, most = where.get(block, (logical, 0))
+            where[block] = first, max(most, fill)
+    return [BlockView(block, tuple(owners[block]), where[block][1], where[block][0]) for block in sorted(owners)]
+
+
+def _host(state: TraceState, hosted: list[BlockView], y: float, grid: Grid, theme: Theme, decode: Decode | None) -> list[str]:
+    """Swapped blocks in a strip of their own, with dashed outlines."""
+    body = [text(MARGIN, y + 10, f"host memory: {counted(len(hosted), 'swapped block')}", theme.muted, 12),
+            f'<g transform="translate({MARGIN} {y + 16})" stroke-dasharray="3 2">']
+    for i, view in enumerate(hosted):
+        x, top = grid.place(i)
+        body.append(_used(state, view, (x, top), grid, theme, None, f"host {describe(state, view, decode)}\nswapped out"))
+    return [*body, "</g>"]
+
+
 def _block(state: TraceState, view: BlockView, grid: Grid, theme: Theme, new: tuple[int, int] | None, decode: Decode | None) -> str:
     """One physical block: outline, letters, a strip of slots, its id, and what the mouse reads."""
     x, y = grid.place(view.block)
+    if not view.owners:
+        return _unused(state, view, x, y, grid.cell - grid.gap, theme)
+    return _used(state, view, (x, y), grid, theme, new, describe(state, view, decode))
+
+
+def _unused(state: TraceState, view: BlockView, x: float, y: float, side: float, theme: Theme) -> str:
+    """A free block; one that is set aside for branches (dotted); one that nobody uses and the prefix cache still finds (hatched)."""
+    corner, words, inside = min(5.0, side / 5), "free", ""
+    arrival = state.arrival(view.reserved_by) if view.reserved_by is not None else state.entered_by.get(view.block) if view.cached else None
+    if view.cached or view.reserved_by is not None:
+        hue = OUTLINE if arrival is None else look(arrival).hue
+        inside = rect(x + 0.5, y + 0.5, side - 1, side - 1, hue, corner, 'fill-opacity=".35"')
+        marks = dots(x + 1, y + 1, side - 2, side - 2) if not view.cached else hatch(x + 1, y + 1, side - 2, side - 2, "rising", 6)
+        inside += f'<path d="{marks}" stroke="{hue}" stroke-width="1.2" stroke-opacity=".5" stroke-linecap="round" fill="none"/>'
+        name = "" if arrival is None else look(arrival).letter
+        words = f"set aside for the branches of {name}" if not view.cached else f"cached{f', text of {name}' if name else ''}; nobody uses it now"
+        if name and (chip := _chip_height(side)):
+            inside += text(x + chip / 2, y + 0.79 * chip, name, theme.ink, 0.76 * chip, "middle", 700)
+    frame = rect(x + 0.5, y + 0.5, side - 1, side - 1, "none" if inside else theme.ground, corner, f'stroke="{OUTLINE}" stroke-opacity=".45"')
+    return f"<g><title>block {view.block}: {words}</title>{inside}{frame}{_number(view.block, x, y, side, theme)}</g>"
+
+
+def _used(
+    state: TraceState, view: BlockView, place: tuple[float, float], grid: Grid, theme: Theme, new: tuple[int, int] | None, tip: str,
+) -> str:
+    """A block that somebody's table refers to."""
+    x, y = place
     side = grid.cell - grid.gap
     corner = min(5.0, side / 5)
-    if not view.owners:
-        frame = rect(x + 0.5, y + 0.5, side - 1, side - 1, theme.ground, corner, f'stroke="{OUTLINE}" stroke-opacity=".45"')
-        return f"<g><title>block {view.block}: free</title>{frame}{_number(view.block, x, y, side, theme)}</g>"
     looks = [look(a) for a in dict.fromkeys(state.arrival(s) for s in view.owners)][:3]
-    parts = [f"<title>{clean(describe(state, view, decode))}</title>", _frame(x, y, side, corner, looks[0], len(view.owners) > 1)]
+    parts = [f"<title>{clean(tip)}</title>", _frame(x, y, side, corner, looks[0], len(view.owners) > 1)]
     chip = _chip_height(side)
     parts += _letters(x, y, chip, corner, looks, view.ref_count, side, theme)
     pad = 3 if side >= 32 else 2 if side >= 14 else 0

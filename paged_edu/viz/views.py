@@ -7,6 +7,7 @@ from html import unescape
 from typing import Any, TypeAlias
 
 from ..trace import EventLog, TraceState
+from .figure import side_by_side
 from .palette import AUTO
 from .shapes import document, num, text
 from .track import Decode, Steppable, Track
@@ -80,10 +81,15 @@ class Views(View):
         return "\n".join(f"{label}: {words}" if label else words for label, words in zip(labels, said, strict=True))
 
     def figure(self) -> dict[str, Any] | None:
-        """The first part's figure: a page without a kernel plays one picture."""
-        first = self.parts[0][1]
-        first.shown = self._step_of(self.tracks[self.parts[0][0]])
-        return first.figure()
+        """The first view's figure, of each track: a page without a kernel plays one picture, or one a side."""
+        figures = []
+        for index, part in self.parts[: len(self._there())]:
+            part.shown = self._step_of(self.tracks[index])
+            figures.append(part.figure())
+        whole = [figure for figure in figures if figure is not None]
+        if len(whole) < len(figures):
+            return None
+        return whole[0] if len(whole) == 1 else side_by_side(whole, [track.label for track in self.tracks])
 
     def panes(self) -> list[dict[str, Any]]:
         return [{"track": index, "module": part.module, "title": self.tracks[index].label, "options": part.options()} for index, part in self.parts]

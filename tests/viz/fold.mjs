@@ -49,7 +49,9 @@ input.traces.forEach(({ header, events, states, sentences, lanes, words, file },
   for (let i = 0; i < events.length; i += 3) {
     bit.push(events.slice(i, i + 3));
     if (i % 5 === 0) lanesOf(bit);                          // a history grows with its trace
+    bit.at(bit.lastStep);                                   // the newest step is not over when it is read
   }
+  same(`trace ${number}: the newest step`, wire(bit.at(bit.lastStep)), states[states.length - 1]);
   for (const trace of [whole, bit]) {
     const first = trace.firstStep, last = trace.lastStep;
     same(`trace ${number}: steps`, [first, last - first + 1], [header.first_step, states.length]);

@@ -1,6 +1,7 @@
 """EngineStepper: what its buttons do to an engine, two engines at once, and nothing left when it is closed."""
 import asyncio
 import gc
+import json
 import weakref
 
 import pytest
@@ -127,6 +128,14 @@ def test_contiguous_beside_paged():
     assert [pane["track"] for pane in stepper.panes()] == [0, 1]
     assert "paged: step 13" in stepper.plain()
     assert stepper.svg().count("Block pool at step 13") >= 2
+    figure = stepper.figure()
+    assert len(figure["frames"]) <= 60
+    assert len(json.dumps(figure)) < 300_000
+    assert {trace["xaxis"] for trace in figure["data"]} == {"x", "x2"}
+    last = figure["frames"][-1]
+    assert (last["name"], len(last["data"])) == ("300", len(figure["data"]))
+    assert [note["text"].split(": ")[0] for note in last["layout"]["annotations"]] == ["<b>contiguous</b>, step 300", "<b>paged</b>, step 141"]
+    pytest.importorskip("plotly.graph_objects").Figure(figure)
     stepper.add(5, 3)
     assert all("added 0" in track.engine.scheduler.requests for track in stepper.tracks)
 

@@ -18,6 +18,7 @@ from paged_edu.core.events import EVENT_TYPES
 from paged_edu.trace import EventLog, Lane, TraceState, history, memory_report
 from paged_edu.trace.wire import wire_event, wire_log, wire_state
 from paged_edu.viz import fork_svg, fragmentation_svg, palette, prefix_svg, timeline_svg
+from paged_edu.viz.fake_engine import FakeEngine
 from paged_edu.viz.layout import lay_out
 from paged_edu.viz.prefix_svg import lost, sections, users
 from paged_edu.viz.sentence import step_sentence
@@ -136,13 +137,32 @@ def aborted_in_host_memory() -> EventLog:
     return log
 
 
+def swapped_in_over_cached_text() -> EventLog:
+    """Blocks come back from host memory into blocks whose text the prefix index still knew."""
+    engine = FakeEngine(8, 2, 64, num_cpu_blocks=20, prefix_caching=True, preemption_mode="swap")
+    log = EventLog.of(engine.scheduler)
+    over: set[int] = set()
+
+    def heard(event: Any) -> None:
+        if type(event).__name__ == "BlocksSwappedIn":
+            over.update(set(event.copied) & log.state.entered)
+        log(event)
+
+    engine.listen(heard)
+    engine.add([(5, 14)] * 6)
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert over
+    return log
+
+
 def test_every_state_and_sentence_of_random_runs(tmp_path):
     RECORDED.clear()
-    few = settings(max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), database=None,
+    few = settings(max_examples=30, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), database=None,
                    phases=[Phase.generate], derandomize=True)
     for machine in (RecordingScheduler, RecordingContiguous):
         run_state_machine_as_test(machine, settings=few)
-    RECORDED.insert(0, aborted_in_host_memory())
+    RECORDED[:0] = [aborted_in_host_memory(), swapped_in_over_cached_text()]
     seen = {type(event).__name__ for log in RECORDED for event in log}
     assert seen == set(EVENT_TYPES), "what does not occur is not compared"
     RECORDED[-1].save(tmp_path / "trace.jsonl")

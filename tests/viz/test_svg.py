@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from viz_states import any_states, engine_states, run
 
 from paged_edu.core.sequence import Status
-from paged_edu.trace import TraceState
+from paged_edu.trace import EventLog, TraceState
 from paged_edu.trace.state import RequestState, SequenceState
 from paged_edu.viz import AUTO, DARK, LIGHT, pool_svg
-from paged_edu.viz.svg import CELL_SIZES, fit, headline, just_written, plain_text
+from paged_edu.viz.fake_engine import FakeEngine
+from paged_edu.viz.svg import CELL_SIZES, fit, headline, host_blocks, just_written, plain_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -121,3 +122,26 @@ def test_cells_are_as_large_as_the_screen_allows():
 def test_1000_used_blocks_fit_a_stored_notebook():
     _, log = run(1000, 16, [(240, 4)] * 60, 1)
     assert len(pool_svg(log.state)) < 450_000
+
+
+def test_swapped_and_cached_blocks_are_drawn():
+    engine = FakeEngine(12, 4, 64, num_cpu_blocks=20, prefix_caching=True, preemption_mode="swap")
+    log = EventLog.of(engine.scheduler)
+    engine.listen(log)
+    engine.add([(9, 20), (9, 20), (5, 30), (7, 12)])
+    while not log.state.num_swapped_out:
+        engine.step()
+    hosted = host_blocks(log.state)
+    swapped = pool_svg(log.state)
+    assert [view.block for view in hosted] == log.state.sequences[3].cpu_blocks
+    assert sum(view.fill for view in hosted) == log.state.sequences[3].num_computed
+    assert swapped.count("<title>host block") == len(hosted)
+    assert f"host memory: {len(hosted)} swapped blocks" in swapped
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert not host_blocks(log.state)
+    assert "host memory" not in pool_svg(log.state)
+    cached = [view for view in log.state.blocks() if view.cached]
+    assert cached
+    assert pool_svg(log.state).count(": cached, text of ") == len(cached)
+    assert {view.block for view in cached} == log.state.entered_by.keys()
