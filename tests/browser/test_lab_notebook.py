@@ -176,10 +176,10 @@ def at_step_13(page) -> None:
 
     for index in (0, 1):
         output = tour(page, index)
-        expect(output.locator("[data-old]")).to_have_count(0, timeout=90_000)
+        expect(output.locator("[data-old]")).to_have_count(0, timeout=240_000)
         expect(output.locator('[role="status"]')).to_have_text(
             re.compile("slabs: step 13: 3 tokens written.*paged: step 13: X preempted, 1 block freed; 1 block taken; 19 tokens written", re.DOTALL),
-            timeout=90_000)
+            timeout=240_000)
         for pane in (0, 1):
             expect(output.locator(".pe-over").nth(pane)).to_have_attribute("aria-label", re.compile("^Block pool at step 13:"))
         expect(output.locator(".pe-readout").first).to_have_text(re.compile("^13 /"))
