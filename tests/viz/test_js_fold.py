@@ -192,6 +192,30 @@ def test_a_log_that_begins_in_mid_run_and_one_that_has_forgotten_its_beginning()
     assert answer["problems"] == []
 
 
+def test_what_random_runs_seldom_do():
+    """A recovery between two steps, a contiguous run with runs set aside for its branches, a prefix cache that is emptied under a running request."""
+    def driven(name: str, then: Any, steps: int, length: int = 9, n: int = 1, **sizes: Any) -> EventLog:
+        scheduler, runner = make(**sizes)
+        log = EventLog.of(scheduler)
+        scheduler.emit = scheduler.manager.emit = log
+        scheduler.add(request(name, length, max_tokens=8, n=n))
+        for _ in range(steps):
+            one_step(scheduler, runner)
+        then(scheduler)
+        while scheduler.has_unfinished():
+            one_step(scheduler, runner)
+        return log
+
+    logs = [
+        driven("a", lambda scheduler: scheduler.recover(), 2),
+        driven("b", lambda scheduler: None, 1, n=3, reservation="max", num_blocks=64, budget=4),
+        driven("c", lambda scheduler: scheduler.manager.reset_prefix_cache(), 3, block_size=2, num_blocks=16, prefix_caching=True),
+    ]
+    assert any(seq.reserved for seq in logs[1].replay(1).sequences.values())
+    assert any(prefix_svg.lost(logs[2].replay(step)) for step in range(logs[2].last_step))
+    assert fold([trace(log) for log in logs])["problems"] == []
+
+
 def test_what_python_refuses_is_refused():
     added = ["RequestAdded", "r", 0, [1, 2], 4]
     assert wire_event(EVENT_TYPES["RequestAdded"]("r", 0, (1, 2), 4)) == ["RequestAdded", "r", 0, (1, 2), 4]
