@@ -55,8 +55,7 @@ class ContiguousKVManager:
             raise ValueError(f"reservation must be one of {', '.join(RESERVATIONS)}, not {reservation!r}")
         if type(max_model_len) is not int or max_model_len < 1:
             raise ValueError(f"max_model_len must be an integer of at least 1, not {max_model_len}")
-        self.num_blocks = num_blocks
-        self.block_size = block_size
+        self.num_blocks, self.block_size = num_blocks, block_size
         self.reservation = reservation
         self.max_model_len = max_model_len
         self.needs_known_length = reservation in ("pow2", "oracle")
@@ -169,11 +168,9 @@ class ContiguousKVManager:
 
     def _larger(self, held: _Held, order: int) -> tuple[int, bool] | None:
         """First block of a larger run, and whether the old one is a part of it: joined with its buddy if that is free, or else a run elsewhere."""
-        start = self.buddy.extend(held.start) if self.buddy.orders[held.start] + 1 == order else None
-        if start is not None:
-            return start, True
-        start = self.buddy.allocate(order)
-        return None if start is None else (start, False)
+        extended = self.buddy.extend(held.start) if self.buddy.orders[held.start] + 1 == order else None
+        start = extended if extended is not None else self.buddy.allocate(order)
+        return None if start is None else (start, extended is not None)
 
     def _move(self, held: _Held, start: int, joined: bool) -> list[Copy]:
         """Let the sequence have the larger run at ``start``, and see to its tokens.

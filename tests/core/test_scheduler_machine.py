@@ -75,6 +75,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         text = before.sequences[0].token_ids
         self.add_prompt((*text, *range(more))[: MAX_LEN - 1], 1, False, out, before.cache_salt, before.priority)
 
+    @precondition(lambda self: self.caching and any(r.finished and not r.beam for r in self.made))
+    @rule(data=st.data(), out=st.integers(1, 6))
+    def the_same_whole_blocks(self, data, out):
+        """A prompt of which the cache may know every token: then the last one is queried again."""
+        before = data.draw(st.sampled_from([r for r in self.made if r.finished and not r.beam]))
+        size = self.scheduler.manager.block_size
+        text = before.sequences[0].token_ids[: (MAX_LEN - 1) // size * size]
+        if len(text) >= size:
+            self.add_prompt(tuple(text[: len(text) // size * size]), 1, False, out, before.cache_salt, before.priority)
+
     @rule(times=st.sampled_from([1, 2, 4, 8, 16]))
     def run(self, times):
         for _ in range(times):

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from paged_edu.config import CONTIGUOUS
 from paged_edu.core.contiguous import RESERVATIONS
 from paged_edu.trace import EventLog, TraceState, memory_report
 from paged_edu.viz import FragmentationView, Views
@@ -22,7 +23,8 @@ def close_all():
 
 
 def engine(reservation: str | None) -> FakeEngine:
-    return FakeEngine(TRACE.num_blocks, TRACE.block_size, TRACE.max_model_len, TRACE.max_num_batched_tokens, reservation=reservation)
+    name = next((name for name, kind in CONTIGUOUS.items() if kind == reservation), "paged")
+    return FakeEngine(TRACE.num_blocks, TRACE.block_size, TRACE.max_model_len, TRACE.max_num_batched_tokens, name)
 
 
 def recorded(reservation: str | None, steps: int | None = None):
