@@ -56,7 +56,8 @@ def chat() -> EventLog:
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     trace = trace24()
-    four = {label: finished(trace.engine(kind)) for label, kind in (("max", "max"), ("pow2", "pow2"), ("oracle", "oracle"), ("paged", None))}
+    names = {"max": "orca-max", "pow2": "orca-pow2", "oracle": "orca-oracle", "paged": "paged"}
+    four = {label: finished(trace.engine(name)) for label, name in names.items()}
     save_html(four["paged"], folder / "timeline.html", ["timeline"], step=20)
     view = FragmentationView(four)
     view.seek(31)

@@ -40,7 +40,7 @@ def saved(tmp_path_factory):
     big.add([(rng.randint(5, 300), rng.randint(20, 200)) for _ in range(180)])
     run(big, "big", ["pool"])
     trace = trace24()
-    both = EngineStepper.compare({"contiguous": trace.engine("max"), "paged": trace.engine()})
+    both = EngineStepper.compare({"contiguous": trace.engine("orca-max"), "paged": trace.engine()})
     while both.live == "unfinished":
         both.step()
     both.seek(13)
