@@ -157,6 +157,7 @@ def swapped_in_over_cached_text() -> EventLog:
     while engine.has_unfinished_requests():
         engine.step()
     assert over
+    assert engine.scheduler.manager.reset_prefix_cache()        # and in the end every text is forgotten, while the blocks are cached
     return log
 
 
