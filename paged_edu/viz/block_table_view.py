@@ -3,15 +3,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..trace import EventLog, TraceState
+from ..trace import TraceState
 from .figure import Traces, animated
 from .palette import HUES, LIGHT, look
+from .request_view import RequestView
 from .table_svg import MOST_ROWS, chosen, first_sequence, pool_columns, rows_shown, table_svg, table_text, table_title
-from .track import Decode, Steppable
-from .view import View
 
 
-class BlockTableView(View):
+class BlockTableView(RequestView):
     """See `View`; ``request``: whose table, by its id. By default, and once that one has finished, the newest request that has blocks.
 
     In a page another request is chosen by a click on its letter or on one of its blocks in the pool beside it.
@@ -19,15 +18,6 @@ class BlockTableView(View):
 
     module = "table"
     title = "block table"
-
-    def __init__(
-        self, log: EventLog, engine: Steppable | None = None, *, name: str | None = None, speed: float = 2.0, request: str | None = None,
-        decode: Decode | None = None,
-    ) -> None:
-        if request is not None and not isinstance(request, str):
-            raise TypeError(f"request must be the id of a request, not {request!r}")
-        self.request = request
-        super().__init__(log, engine, name=name, speed=speed, decode=decode)
 
     def svg(self, state: TraceState | None = None) -> str:
         """The table of a state, the shown one by default."""

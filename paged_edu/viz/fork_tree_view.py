@@ -3,16 +3,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..trace import EventLog, TraceState, history
+from ..trace import TraceState, history
 from .figure import Traces, animated
 from .fork_svg import MOST_ROWS, Family, family, fork_svg, fork_text, headline
 from .layout import lay_out
 from .palette import LIGHT, look
-from .track import Decode, Steppable
-from .view import View
+from .request_view import RequestView
 
 
-class ForkTreeView(View):
+class ForkTreeView(RequestView):
     """See `View`; ``request``: whose branches, by its id. By default the newest request that has several; a click on a letter elsewhere chooses.
 
     Samples and beams are numbered from 1 in the order in which they came; a beam that goes on twice is a branch and a new one that forked from it.
@@ -20,15 +19,6 @@ class ForkTreeView(View):
 
     module = "forks"
     title = "branches"
-
-    def __init__(
-        self, log: EventLog, engine: Steppable | None = None, *, name: str | None = None, speed: float = 2.0, request: str | None = None,
-        decode: Decode | None = None,
-    ) -> None:
-        if request is not None and not isinstance(request, str):
-            raise TypeError(f"request must be the id of a request, not {request!r}")
-        self.request = request
-        super().__init__(log, engine, name=name, speed=speed, decode=decode)
 
     def svg(self, state: TraceState | None = None) -> str:
         """The tree at a state, the shown one by default."""
