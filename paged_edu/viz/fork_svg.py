@@ -21,7 +21,7 @@ class Family(NamedTuple):
     lane: Lane
     live: dict[int, SequenceState]
     numbers: dict[int, int]
-    """Sequence -> number of the branch, in the order in which they came, from 1."""
+    """Sequence -> number of the branch, in the order in which they came, from 0 as in `CompletionOutput.index`."""
     refs: dict[int, int]
     """Block -> how many tables, of whoever, refer to it."""
     copies: list[tuple[int, int]]
@@ -68,7 +68,7 @@ def family(log: EventLog, state: TraceState, wanted: str | None = None, lanes: l
     own = now(lane).keys()
     copies = [(event.src, event.dst) for event in (log.events(state.step) if state.step > log.first_step else ())
               if isinstance(event, ev.BlockCopied) and event.seq_id in own]
-    return Family(lane, now(lane), {b.seq_id: i for i, b in enumerate(lane.branches, 1)}, refs, copies)
+    return Family(lane, now(lane), {b.seq_id: i for i, b in enumerate(lane.branches)}, refs, copies)
 
 
 def headline(found: Family | None) -> str:

@@ -11,7 +11,7 @@ from .palette import letter
 
 
 def step_sentence(log: EventLog, step: int) -> str:
-    """What happened in ``step``, e.g. "step 4: C preempted, 2 blocks freed; 20 tokens written". IndexError if the log does not hold it."""
+    """What happened in ``step``, e.g. "step 4: C preempted, 2 blocks freed; 20 tokens computed". IndexError if the log does not hold it."""
     happened = log.events(step)
     if step == log.first_step:                              # what the log begins with: a snapshot, not a step
         here = log.replay(step)
@@ -73,13 +73,13 @@ def _moved(happened: list[ev.Event], letters: dict[str, str], owner: dict[int, s
 
 
 def _memory(happened: list[ev.Event]) -> list[str]:
-    """Blocks taken and copied, tokens written."""
+    """Blocks taken and copied, tokens computed."""
     taken = sum(len(event.blocks) for event in happened if isinstance(event, ev.BlocksAllocated))
     copied = sum(isinstance(event, ev.BlockCopied) for event in happened)
-    written = sum(sum(event.tokens.values()) for event in happened if isinstance(event, ev.StepScheduled))
+    computed = sum(sum(event.tokens.values()) for event in happened if isinstance(event, ev.StepScheduled))
     parts = [f"{counted(taken, 'block')} taken"] if taken else []
     parts += [f"{counted(copied, 'block')} copied before a write"] if copied else []
-    return [*parts, f"{counted(written, 'token')} written"] if written else parts
+    return [*parts, f"{counted(computed, 'token')} computed"] if computed else parts
 
 
 def _arrived(happened: list[ev.Event], num_arrived: int) -> list[str]:

@@ -73,7 +73,7 @@ def test_the_tour_in_jupyterlab(page):
         page.keyboard.press("Escape")
         page.keyboard.press("Control+End")
         page.wait_for_timeout(1000)
-        if page.get_by_text("step 19: C finished, 3 blocks freed; 1 token written").count() and last.count():
+        if page.get_by_text("step 19: C finished, 3 blocks freed; 1 token computed").count() and last.count():
             break
     expect(last).to_have_attribute("aria-label", re.compile("Block pool at step 4: 3 of 5 blocks"))
     idle.wait_for()
@@ -84,11 +84,11 @@ def test_the_tour_in_jupyterlab(page):
     output.scroll_into_view_if_needed()
     shot(page, "view-light")
     status = output.locator('[role="status"]')
-    expect(status).to_have_text("step 4: 1 token written")
+    expect(status).to_have_text("step 4: 1 token computed")
     before = pixels(output)
     output.get_by_role("button", name="Back").click()
     expect(last).to_have_attribute("aria-label", re.compile("Block pool at step 3"))
-    expect(status).to_have_text("step 3: C and B preempted, 3 blocks freed; 1 block taken; 1 token written")
+    expect(status).to_have_text("step 3: C and B preempted, 3 blocks freed; 1 block taken; 1 token computed")
     assert pixels(output) != before
     output.get_by_role("button", name="Step").focus()
     page.keyboard.press("Enter")                            # the buttons work without a mouse
@@ -179,7 +179,7 @@ def at_step_13(page) -> None:
         output = tour(page, index)
         expect(output.locator("[data-old]")).to_have_count(0, timeout=240_000)
         expect(output.locator('[role="status"]')).to_have_text(
-            re.compile("slabs: step 13: 3 tokens written.*paged: step 13: X preempted, 1 block freed; 1 block taken; 19 tokens written", re.DOTALL),
+            re.compile("slabs: step 13: 3 tokens computed.*paged: step 13: X preempted, 1 block freed; 1 block taken; 19 tokens computed", re.DOTALL),
             timeout=240_000)
         for pane in (0, 1):
             expect(output.locator(".pe-over").nth(pane)).to_have_attribute("aria-label", re.compile("^Block pool at step 13:"))

@@ -148,7 +148,7 @@ def test_copies_flash_and_branches_say_where_they_come_from(saved, page):
 
     page.goto(f"file://{saved}/forks.html")
     expect(page.locator(".pe-headline")).to_have_text("A: 4 branches, 2 blocks instead of 8 without sharing (75.0 % saved)")
-    expect(page.locator(".pe-sub")).to_have_text("new branches: 2 from 1, 3 from 1, 4 from 1")
+    expect(page.locator(".pe-sub")).to_have_text("new branches: 1 from 0, 2 from 0, 3 from 0")
     assert page.locator(".pe-picture text", has_text="×4").count() == 2
     copies = page.locator(".pe-copies text")
     page.get_by_role("button", name="Step").click()
@@ -165,13 +165,13 @@ def test_copies_flash_and_branches_say_where_they_come_from(saved, page):
     page.evaluate(f"{PLAYER}.playing = false")
     block = page.locator('.pe-entry[data-block="0"]')
     block.hover()
-    expect(page.locator(".pe-tip")).to_contain_text("block 0, logical block 0: 16 of 16 slots hold tokens\nof branch 1, 2, 3, 4\ntext: \"w0 w1")
+    expect(page.locator(".pe-tip")).to_contain_text("block 0, logical block 0: 16 of 16 slots hold tokens\nof branch 0, 1, 2, 3\ntext: \"w0 w1")
     page.mouse.move(5, 5)
     page.locator(".pe-speed").focus()
     page.keyboard.press("Tab")
     expect(page.locator(".pe-tip")).to_contain_text("block 0, logical block 0")
     seek(page, 12)
-    expect(page.locator(".pe-note").first).to_contain_text("ended: branch 1 (length, 12 tokens: \"w")
+    expect(page.locator(".pe-note").first).to_contain_text("ended: branch 0 (length, 12 tokens: \"w")
 
 
 def test_no_flash_where_motion_is_unwelcome(saved):

@@ -65,7 +65,7 @@ def test_buttons_and_keys(saved, page):
     from playwright.sync_api import expect
 
     page.goto(f"file://{saved}/trace24.html")
-    expect(status(page)).to_have_text("step 13: X preempted, 1 block freed; 1 block taken; 19 tokens written")
+    expect(status(page)).to_have_text("step 13: X preempted, 1 block freed; 1 block taken; 19 tokens computed")
     before = page.locator(".pe-canvas").first.evaluate("e => e.toDataURL()")
     page.get_by_role("button", name="Back").click()
     expect(status(page)).to_have_text(re.compile("^step 12:"))
@@ -156,7 +156,7 @@ def test_swapped_and_cached_blocks(saved, page):
 
 def test_two_engines_side_by_side(saved, page):
     page.goto(f"file://{saved}/compare.html")
-    assert status(page).inner_text().splitlines()[0] == "contiguous: step 13: 3 tokens written"
+    assert status(page).inner_text().splitlines()[0] == "contiguous: step 13: 3 tokens computed"
     boxes = [pane.bounding_box() for pane in page.locator(".pe-pane").all()]
     assert len(boxes) == 2
     assert boxes[0]["y"] == boxes[1]["y"]

@@ -121,7 +121,7 @@ def test_what_the_page_asks_for_and_where_it_is():
     for _ in range(3):
         press(view, "step")
     assert (widget.shown, widget.live, widget.notice) == (3, "unfinished", "")
-    assert view.sentence == "step 3: C and B preempted, 3 blocks freed; 1 block taken; 1 token written"
+    assert view.sentence == "step 3: C and B preempted, 3 blocks freed; 1 block taken; 1 token computed"
     view.back()
     assert widget.shown == view.shown == 2
     widget.set_state({"shown": 1})                          # the page's slider

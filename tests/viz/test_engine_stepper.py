@@ -40,7 +40,7 @@ def test_add_step_back_and_abort():
     assert stepper.add(9, max_tokens=4) == "added 0"
     assert stepper.add([5, 6, 7], max_tokens=6, n=2) == "added 1"
     assert [r.num_prompt_tokens for r in stepper.state.requests.values()] == [9, 3]
-    assert stepper.step() == "step 1: A and B admitted; 4 blocks taken; 12 tokens written"
+    assert stepper.step() == "step 1: A and B admitted; 4 blocks taken; 12 tokens computed"
     stepper.step()
     assert len(stepper.state.sequences) == 3, "n=2 has branched"
     stepper.back()

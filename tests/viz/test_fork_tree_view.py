@@ -42,23 +42,23 @@ def test_four_samples_of_a_prompt_of_23_tokens():
     log = recorded(request("a", 23, max_tokens=20, n=4), num_blocks=30, block_size=16)
     view = ForkTreeView(log)
     view.seek(1)
-    assert view.plain().splitlines()[2] == "branch 1: [0×4 1×4] 24 tokens"
-    assert "new branches: 2 from 1, 3 from 1, 4 from 1" in view.plain()
+    assert view.plain().splitlines()[2] == "branch 0: [0×4 1×4] 24 tokens"
+    assert "new branches: 1 from 0, 2 from 0, 3 from 0" in view.plain()
     view.seek(2)
     assert view.plain().splitlines() == [
         "step 2: A: 4 branches, 5 blocks instead of 8 without sharing (37.5 % saved)", "copied before a write: block 1 to 2, 1 to 3, 1 to 4",
-        "branch 1: [0×4 2] 25 tokens", "branch 2: [0×4 3] 25 tokens", "branch 3: [0×4 4] 25 tokens", "branch 4: [0×4 1] 25 tokens",
+        "branch 0: [0×4 2] 25 tokens", "branch 1: [0×4 3] 25 tokens", "branch 2: [0×4 4] 25 tokens", "branch 3: [0×4 1] 25 tokens",
     ]
     svg = view.svg()
     ET.fromstring(svg)
     assert svg.count(">copy</text>") == 3
     assert svg.count(">×4</text>") == 1
     assert "prompt, 23 tokens" in svg
-    assert "block 0, logical block 0: 16 of 16 slots hold tokens\nof branch 1, 2, 3, 4" in svg
+    assert "block 0, logical block 0: 16 of 16 slots hold tokens\nof branch 0, 1, 2, 3" in svg
     view.seek(3)
     assert ">copy</text>" not in view.svg()
     view.end()
-    assert "ended: branch 1 (length, 20 tokens), 2 (length, 20 tokens)" in view.plain()
+    assert "ended: branch 0 (length, 20 tokens), 1 (length, 20 tokens)" in view.plain()
 
 
 def test_no_copy_where_the_prompt_ends_with_a_block():

@@ -16,14 +16,14 @@ def test_the_course_trace_in_words():
     for _ in range(13):
         engine.step()
     assert step_sentence(log, 0) == "step 0: the recording starts here; 0 requests running, 24 waiting"
-    assert step_sentence(log, 1) == "step 1: A, B, C and 21 others admitted; 58 blocks taken; 666 tokens written"
-    assert step_sentence(log, 2) == "step 2: B and W finished, 2 blocks freed; 1 block taken; 24 tokens written"
-    assert step_sentence(log, 13) == "step 13: X preempted, 1 block freed; 1 block taken; 19 tokens written"
+    assert step_sentence(log, 1) == "step 1: A, B, C and 21 others admitted; 58 blocks taken; 666 tokens computed"
+    assert step_sentence(log, 2) == "step 2: B and W finished, 2 blocks freed; 1 block taken; 24 tokens computed"
+    assert step_sentence(log, 13) == "step 13: X preempted, 1 block freed; 1 block taken; 19 tokens computed"
 
 
 def test_preempted_finished_and_arrived():
     engine, log = run(5, 4, [(7, 9), (7, 9), (3, 9)], 3, max_model_len=32)
-    assert step_sentence(log, 3) == "step 3: C and B preempted, 3 blocks freed; 1 block taken; 1 token written"
+    assert step_sentence(log, 3) == "step 3: C and B preempted, 3 blocks freed; 1 block taken; 1 token computed"
     engine.add([(2, 2)])
     assert step_sentence(log, 3).endswith("; D arrived")
     while engine.has_unfinished_requests():
@@ -50,7 +50,7 @@ def test_one_is_not_many():
     engine.step()
     step = log.replay(1)
     assert step_sentence(log, 0) == "step 0: the recording starts here; 0 requests running, 1 waiting"
-    assert step_sentence(log, 1) == "step 1: A finished, 1 block freed; A admitted; 1 block taken; 1 token written"
+    assert step_sentence(log, 1) == "step 1: A finished, 1 block freed; A admitted; 1 block taken; 1 token computed"
     assert "1 prompt token<" in tips
     assert "a block has 1 slot;" in tips
     assert headline(step) == "0 of 1 block, 0 % of slots hold tokens"

@@ -33,7 +33,7 @@ def test_parts_follow_one_slider():
     log = recorded()
     both = Views(log, ["pool", BlockTableView(log, name="mine", request="4")])
     both.seek(13)
-    assert both.sentence == "step 13: X preempted, 1 block freed; 1 block taken; 19 tokens written"
+    assert both.sentence == "step 13: X preempted, 1 block freed; 1 block taken; 19 tokens computed"
     root = ET.fromstring(both.svg())
     inner = root.findall("{http://www.w3.org/2000/svg}svg")
     assert [part.get("aria-label").split(":")[0] for part in inner] == ["Block pool at step 13", "Step 13"]

@@ -25,7 +25,7 @@ export function family(trace, state, step, wanted = null) {
   for (const seq of state.sequences.values()) for (const block of seq.blocks) refs.set(block, (refs.get(block) ?? 0) + 1);
   const own = now(lane), events = step > trace.firstStep ? trace.events(step) : [];
   const copies = events.filter(([name, seqId]) => name === "BlockCopied" && own.has(seqId)).map(([, , , src, dst]) => [src, dst]);
-  return { lane, live: own, numbers: new Map(lane.branches.map((b, i) => [b.seqId, i + 1])), refs, copies };
+  return { lane, live: own, numbers: new Map(lane.branches.map((b, i) => [b.seqId, i])), refs, copies };
 }
 
 export const pathsOf = (found) => new Map([...found.live].map(([seqId, seq]) => [seqId, seq.blocks.length ? seq.blocks : seq.cpuBlocks]));

@@ -10,7 +10,7 @@ export function percent(part, whole) {
   return `${Math.floor(tenths / 10)}.${tenths % 10} %`;
 }
 
-// What happened in `step` of a trace, e.g. "step 4: C preempted, 2 blocks freed; 20 tokens written".
+// What happened in `step` of a trace, e.g. "step 4: C preempted, 2 blocks freed; 20 tokens computed".
 export function stepSentence(trace, step) {
   const happened = trace.events(step);
   if (step === trace.firstStep) {                           // what the trace begins with: a snapshot, not a step
@@ -66,11 +66,11 @@ function admitted(happened, letters, before) {
 function memory(happened) {
   const taken = of(happened, "BlocksAllocated").reduce((total, [, , blocks]) => total + blocks.length, 0);
   const copied = of(happened, "BlockCopied").length;
-  const written = of(happened, "StepScheduled").reduce((total, [, , tokens]) => total + Object.values(tokens).reduce((a, b) => a + b, 0), 0);
+  const computed = of(happened, "StepScheduled").reduce((total, [, , tokens]) => total + Object.values(tokens).reduce((a, b) => a + b, 0), 0);
   return [
     ...(taken ? [`${counted(taken, "block")} taken`] : []),
     ...(copied ? [`${counted(copied, "block")} copied before a write`] : []),
-    ...(written ? [`${counted(written, "token")} written`] : []),
+    ...(computed ? [`${counted(computed, "token")} computed`] : []),
   ];
 }
 
