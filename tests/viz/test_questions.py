@@ -194,19 +194,19 @@ def test_numbers_of_lesson_00():
     report = engine.scheduler.manager.report()
     says("00.1", sum(prompt for prompt, _ in trace.requests))
     says("00.3", 3 * trace.max_model_len, trace.num_slots)
-    says("00.4", report.num_used_blocks, trace.num_blocks, percent(report.token_states / report.total, 0))
+    says("00.2", report.num_used_blocks, trace.num_blocks, percent(report.token_states / report.total, 0))
     preempted = ()
     while not preempted:
         preempted = engine.step().preempted
     assert preempted == ("23",), "X, the 24th to arrive"
-    says("00.5", engine.scheduler.step)
+    says("00.4", engine.scheduler.step)
     while engine.has_unfinished_requests():
         engine.step()
     slabs = trace.engine("orca-max")
     while slabs.has_unfinished_requests():
         slabs.step()
     steps = slabs.scheduler.step
-    says("00.6", steps, engine.scheduler.step, f"{steps / engine.scheduler.step:.1f}")
+    says("00.5", steps, engine.scheduler.step, f"{steps / engine.scheduler.step:.1f}")
 
 
 def test_numbers_of_lesson_01():
