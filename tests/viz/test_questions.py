@@ -211,7 +211,7 @@ def test_numbers_of_lesson_00():
 
 def test_numbers_of_lesson_01():
     llama, opt = of("Llama-3-8B", torch.bfloat16), of("OPT-13B", torch.float16)
-    says("01.3", f"{per_token(llama):,}", f"{per_token(llama) * llama.num_heads // llama.num_kv_heads:,}", llama.num_heads // llama.num_kv_heads)
+    says("01.2", f"{per_token(llama):,}", f"{per_token(llama) * llama.num_heads // llama.num_kv_heads:,}", llama.num_heads // llama.num_kv_heads)
 
     def step_ms(batch):     # fitted on Fig. 1 of the paper
         return 26.24 + 0.419 * batch
@@ -219,7 +219,7 @@ def test_numbers_of_lesson_01():
     says("01.4", percent(step_ms(16) / step_ms(8) - 1, 0), percent(2 * step_ms(8) / step_ms(16) - 1, 0), 0.419)
     assert step_ms(30.4) / step_ms(7) == pytest.approx(4 / 3, abs=0.02), "a third longer"
     budget = 12 * 2**30
-    says("01.6", f"{per_token(opt):,}", budget // (2048 * per_token(opt)), budget // (500 * per_token(opt)), f"{2048 * per_token(opt) / 2**30}")
+    says("01.3", f"{per_token(opt):,}", budget // (2048 * per_token(opt)), budget // (500 * per_token(opt)), f"{2048 * per_token(opt) / 2**30}")
 
 
 def test_numbers_of_lesson_02():
