@@ -230,7 +230,7 @@ def test_numbers_of_lesson_02():
         manager.admit(Sequence(count, request, 0, list(range(20))), 20)
         count += 1
     free = manager.buddy.num_free
-    says("02.4", count, f"{free:,}", f"{slots:,}", f"{free // 20}", percent(free / slots, 0))
+    says("02.2", count, f"{free:,}", f"{slots:,}", f"{free // 20}", percent(free / slots, 0))
     grow = ContiguousKVManager(4096, 1, "grow", 2048)
     request = Request("A", tuple(range(16)), max_tokens=2000)
     seq = Sequence(0, request, 0, list(range(1500)))
@@ -245,13 +245,13 @@ def test_numbers_of_lesson_02():
         copies = grow.reserve([seq], [1])
         held = size + len(grow.table(seq))
         grow.commit(seq, size)
-    says("02.3", f"{grow.num_copied_blocks:,}", f"{held:,}", len(copies))
+    says("02.5", f"{grow.num_copied_blocks:,}", f"{held:,}", len(copies))
     buddies = BuddyAllocator(64)
     for _ in range(4):
         buddies.allocate(4)
     buddies.free(16)
     buddies.free(32)
-    says("02.5", buddies.num_free)
+    says("02.4", buddies.num_free)
     assert buddies.allocate(5) is None
 
 
