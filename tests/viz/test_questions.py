@@ -194,24 +194,24 @@ def test_numbers_of_lesson_00():
     report = engine.scheduler.manager.report()
     says("00.1", sum(prompt for prompt, _ in trace.requests))
     says("00.3", 3 * trace.max_model_len, trace.num_slots)
-    says("00.4", report.num_used_blocks, trace.num_blocks, percent(report.token_states / report.total, 0))
+    says("00.2", report.num_used_blocks, trace.num_blocks, percent(report.token_states / report.total, 0))
     preempted = ()
     while not preempted:
         preempted = engine.step().preempted
     assert preempted == ("23",), "X, the 24th to arrive"
-    says("00.5", engine.scheduler.step)
+    says("00.4", engine.scheduler.step)
     while engine.has_unfinished_requests():
         engine.step()
     slabs = trace.engine("orca-max")
     while slabs.has_unfinished_requests():
         slabs.step()
     steps = slabs.scheduler.step
-    says("00.6", steps, engine.scheduler.step, f"{steps / engine.scheduler.step:.1f}")
+    says("00.5", steps, engine.scheduler.step, f"{steps / engine.scheduler.step:.1f}")
 
 
 def test_numbers_of_lesson_01():
     llama, opt = of("Llama-3-8B", torch.bfloat16), of("OPT-13B", torch.float16)
-    says("01.3", f"{per_token(llama):,}", f"{per_token(llama) * llama.num_heads // llama.num_kv_heads:,}", llama.num_heads // llama.num_kv_heads)
+    says("01.2", f"{per_token(llama):,}", f"{per_token(llama) * llama.num_heads // llama.num_kv_heads:,}", llama.num_heads // llama.num_kv_heads)
 
     def step_ms(batch):     # fitted on Fig. 1 of the paper
         return 26.24 + 0.419 * batch
@@ -219,7 +219,7 @@ def test_numbers_of_lesson_01():
     says("01.4", percent(step_ms(16) / step_ms(8) - 1, 0), percent(2 * step_ms(8) / step_ms(16) - 1, 0), 0.419)
     assert step_ms(30.4) / step_ms(7) == pytest.approx(4 / 3, abs=0.02), "a third longer"
     budget = 12 * 2**30
-    says("01.6", f"{per_token(opt):,}", budget // (2048 * per_token(opt)), budget // (500 * per_token(opt)), f"{2048 * per_token(opt) / 2**30}")
+    says("01.3", f"{per_token(opt):,}", budget // (2048 * per_token(opt)), budget // (500 * per_token(opt)), f"{2048 * per_token(opt) / 2**30}")
 
 
 def test_numbers_of_lesson_02():
@@ -230,7 +230,7 @@ def test_numbers_of_lesson_02():
         manager.admit(Sequence(count, request, 0, list(range(20))), 20)
         count += 1
     free = manager.buddy.num_free
-    says("02.4", count, f"{free:,}", f"{slots:,}", f"{free // 20}", percent(free / slots, 0))
+    says("02.2", count, f"{free:,}", f"{slots:,}", f"{free // 20}", percent(free / slots, 0))
     grow = ContiguousKVManager(4096, 1, "grow", 2048)
     request = Request("A", tuple(range(16)), max_tokens=2000)
     seq = Sequence(0, request, 0, list(range(1500)))
@@ -245,13 +245,13 @@ def test_numbers_of_lesson_02():
         copies = grow.reserve([seq], [1])
         held = size + len(grow.table(seq))
         grow.commit(seq, size)
-    says("02.3", f"{grow.num_copied_blocks:,}", f"{held:,}", len(copies))
+    says("02.5", f"{grow.num_copied_blocks:,}", f"{held:,}", len(copies))
     buddies = BuddyAllocator(64)
     for _ in range(4):
         buddies.allocate(4)
     buddies.free(16)
     buddies.free(32)
-    says("02.5", buddies.num_free)
+    says("02.4", buddies.num_free)
     assert buddies.allocate(5) is None
 
 

@@ -210,7 +210,7 @@ EXERCISES = (
             "`free` lists the free runs as (start, size); the run of `size` slots at `start` is given back. Return the free runs afterwards, "
             "sorted. A run "
             "joins its *buddy*, the other half of the run of twice the size, if that is free in one piece, and so on. Of four runs of 16 in 64 "
-            "slots, free the 2nd and then the 3rd: 32 free slots lie side by side and stay two runs, so a request for 32 is refused."
+            "slots, free the 2nd and then the 3rd: 32 free slots lie side by side and stay two runs, so nobody gets 32."
         ),
         hints=(
             "Not every neighbour is a buddy. Runs of 16 begin at multiples of 16, and runs of 32 at multiples of 32.",
@@ -224,8 +224,8 @@ EXERCISES = (
         draw=_draw_buddy,
         misconceptions=(
             Misconception(
-                "you join any neighbours. A buddy is the other half of the *same* larger run: 16..31 and 32..47 belong to different ones, so 32 "
-                "stays refused.",
+                "you join any neighbours. A buddy is the other half of the *same* larger run: 16..31 and 32..47 belong to different ones, so nobody "
+                "gets 32.",
                 lambda free, start, size: _merge(free, start, size, "neighbours"),
             ),
             Misconception(

@@ -4,9 +4,9 @@ from __future__ import annotations
 from .question import Question, right, wrong
 
 CELLS = {
-    "02-parts": "Fig. 2 from four formulas",
+    "02-slab": "One request, one slab",
+    "02-hole": "Free, and out of reach",
     "02-rows": "Four managers, one trace",
-    "02-hole": "Free, and refused",
     "02-buddy": "A buddy allocator by hand",
     "02-grow": "Growing by doubling",
     "02-share": "Four identical prompts",
@@ -15,75 +15,107 @@ CELLS = {
 
 QUESTIONS = (
     Question(
-        "02.1", "How does reservation differ from internal fragmentation?", "02-parts",
+        "02.1", "How does reservation differ from internal fragmentation?", "02-slab",
         (
             right(
-                "It will be used later, but keeps others out now.",
-                "Internal fragmentation will never be used by anybody: the request ends before it gets there.",
+                "Reserved slots will hold tokens of this request; the others never will.",
+                "A's slab has 2 of the first kind and 2038 of the second. As long as A runs, nobody else can have either.",
             ),
-            wrong("It does not; both are empty slots.", "Now both are empty. In the end one of them has held tokens, and the other has not."),
             wrong(
-                "Reservation is the prompt.",
-                "The prompt's tokens are token states from the first step on. Reservation is what the answer will still need.",
+                "Reserved slots may be lent to other requests until they are needed; the others may not.",
+                "Neither may be lent: the slab is A's alone. That is why reservation counts as waste as long as it is empty.",
+            ),
+            wrong(
+                "Reservation is what is kept for the prompt, internal fragmentation what is kept for the answer.",
+                "The prompt's tokens are token states from the first step on. Both parts are kept for the answer, which fills only one of them.",
+            ),
+            wrong(
+                "Only in name: both are slots that stay empty until the request ends.",
+                "Both are empty now. When A ends, two more of its slots hold tokens, and 2038 still hold none.",
             ),
         ),
     ),
     Question(
-        "02.2", "Orca (Oracle) knows every output length. Does it waste nothing?", "02-rows",
+        "02.2", "1,392 slots are free, and a request of 20 tokens must wait. Why?", "02-hole",
         (
             right(
-                "It wastes: the future is reserved from the start, and rounding leaves holes.",
-                "In the paper 38.2 % of its memory held tokens. Knowing the length only removes internal fragmentation.",
+                "It is to have 2048 slots in one run, and there is no free run of that length.",
+                "7 x 2048 of 15,728 slots are taken. What is left is too small for an eighth slab: external fragmentation.",
             ),
             wrong(
-                "It wastes nothing: it reserves exactly what is needed.",
-                "Exactly what is needed *in the end*. Until then most of it stands empty and keeps others waiting.",
+                "The free slots lie scattered between the slabs, and no 20 of them are neighbours.",
+                "They lie together, at the end, and would hold 20 tokens 69 times. Nobody asks for 20: the answer might become long.",
             ),
-            wrong("Only external fragmentation is left.", "The largest part is reservation: slots for tokens that come many steps later."),
+            wrong(
+                "The free slots are kept for tokens that the seven other requests will still get.",
+                "Those have slots in the seven slabs already. The 1,392 slots, 9 % of the pool, belong to nobody.",
+            ),
+            wrong(
+                "The server was set to run seven requests at the same time, and seven are running.",
+                "Nobody set such a limit. Seven is what the memory comes to when each takes 2048.",
+            ),
         ),
     ),
     Question(
-        "02.3", "Why not simply grow a sequence's tensor when it is full?", "02-grow",
+        "02.3", "Orca (Oracle) knows every output length. What does it still waste?", "02-rows",
         (
             right(
-                "Growing copies, needs old and new at once, and a hole that is large enough.",
-                "From 16 to 1,024 slots, 1,008 tokens are copied in all; the last move holds 1,536 slots while it copies 512.",
+                "Slots for tokens of later steps, and holes between slabs.",
+                "In step 31 that is 154 and 274 slots of 960; 521 hold tokens. Knowing the length removes internal fragmentation, and only that.",
             ),
-            wrong("Tensors cannot grow.", "They can be moved to a larger place. The manager `grow` does just that; look at its copies."),
             wrong(
-                "It would be best: copying is free on a GPU.",
-                "It costs bandwidth, the very thing decoding is short of, and the old place cannot be freed before the copy is done.",
+                "Nothing: each slab is exactly as long as its request will be.",
+                "As it will be in the end. Until then a part of it is empty and keeps others waiting: 154 slots in step 31.",
             ),
-            wrong("It would change the answer.", "Keys and values are the same wherever they lie."),
+            wrong(
+                "Only holes between slabs, since no slot of a slab is kept for nothing.",
+                "Not for nothing, but for later: 154 slots of its slabs are empty in step 31, and nobody else can have them.",
+            ),
+            wrong(
+                "As much as Max, because a slab stays a slab, however long it is.",
+                "Its slabs are shorter, so more of them fit: 11 requests run in step 31 and not 3, with 521 tokens and not 285.",
+            ),
         ),
     ),
     Question(
-        "02.4", "1,392 slots are free, and a request of 20 tokens is refused. Why?", "02-hole",
+        "02.4", "Of four runs of 16 the 2nd and the 3rd are freed, and nobody gets 32 slots. Why?", "02-buddy",
         (
             right(
-                "It must have 2048 slots in one piece, and there is no such piece.",
-                "7 x 2048 of 15,728 slots are taken. What is left is too small for an eighth reservation: external fragmentation.",
-            ),
-            wrong(
-                "20 tokens do not fit into 1,392 slots.",
-                "They would fit 69 times. The server does not ask for 20 slots, because the answer might become long.",
-            ),
-            wrong("The pool is full.", "1,392 slots of it are free, 9 %, and stay so as long as the seven run."),
-            wrong("The batch is limited to 7.", "Nobody set such a limit. It is what the memory comes to when each takes 2048."),
-        ),
-    ),
-    Question(
-        "02.5", "Of four runs of 16 the 2nd and the 3rd are freed. A request for 32 slots is refused. Why?", "02-buddy",
-        (
-            right(
-                "The two are neighbours and no buddies: 32 would have to begin at 0 or at 32.",
+                "The two are no buddies: a run of 32 would begin at 0 or at 32.",
                 "Runs begin at multiples of their size; that makes joining cheap, and this is its price.",
             ),
-            wrong("There are only 16 free slots.", "There are 32, side by side."),
-            wrong("Memory must be cleared before it is used again.", "Nothing is cleared; a free slot can be handed out at once."),
             wrong(
-                "A mistake of the allocator: it should join them.",
-                "It could, and would then have to keep track of free pieces of any length, which is what buddies avoid.",
+                "They came back in the wrong order; the 3rd should have been freed first.",
+                "The order does not matter. The buddy of the 2nd is the 1st, that of the 3rd is the 4th, and both are taken.",
+            ),
+            wrong(
+                "The allocator halves runs and does not join them again while it is in use.",
+                "It joins two buddies as soon as both are free. Free the 1st as well, and the first half is one run of 32.",
+            ),
+            wrong(
+                "Slots that were used have to be cleared before they can be part of a longer run.",
+                "Nothing is cleared; a free slot can be handed out at once, and whoever gets it overwrites it.",
+            ),
+        ),
+    ),
+    Question(
+        "02.5", "What is the trouble with slabs that grow by doubling?", "02-grow",
+        (
+            right(
+                "The larger run must be free while the old one is still held.",
+                "The last move to 1,024 slots holds 1,536, old and new, while it copies 512; and it waits until there is such a run.",
+            ),
+            wrong(
+                "Each move copies all tokens, which soon takes most of the time.",
+                "It copies all, but each move comes after twice as many steps: 1,008 tokens in all on the way to 1,024, one for each.",
+            ),
+            wrong(
+                "After a move, keys and values are no longer valid and must be computed again.",
+                "They are the same numbers wherever they lie. They are copied, and nothing is computed.",
+            ),
+            wrong(
+                "A tensor's length is fixed, so the request has to end when its slab is full.",
+                "The slab's is, and so the request moves to a longer one. The manager `grow` does just that.",
             ),
         ),
     ),
@@ -91,11 +123,21 @@ QUESTIONS = (
         "02.6", "Four samples of one prompt cost four slabs in a contiguous cache. Why is the prompt not stored once?", "02-share",
         (
             right(
-                "Each sequence must lie in one piece, from its first token on.",
-                "One copy of the prompt can be followed by one continuation only. The other three need copies of their own.",
+                "Each sample must lie in one run, and only one can follow the prompt directly.",
+                "The slots after the stored prompt have room for one continuation. The other three need copies of the prompt before theirs.",
             ),
-            wrong("The four prompts have different keys and values.", "The same tokens at the same positions have the same ones."),
-            wrong("Sharing would make the answers alike.", "Reading the same prompt does not make anybody choose the same words."),
+            wrong(
+                "Each answer changes the prompt's keys and values, so each needs its own.",
+                "Attention is causal: what comes later changes nothing before it. The four copies hold the same numbers.",
+            ),
+            wrong(
+                "Two sequences cannot read the same slots in one step, so each needs slots of its own.",
+                "Reading is no problem, for any number of them: under paging, all four read the two blocks of the prompt.",
+            ),
+            wrong(
+                "The four samples would come out alike if they read the same keys and values.",
+                "They do read the same, stored once or four times. They differ because each draws its own tokens.",
+            ),
         ),
     ),
 )
