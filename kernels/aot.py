@@ -100,11 +100,11 @@ def compile_launch(launch: Launch, arch: int) -> Compiled:
             signature[name] = "*" + TYPES[value.dtype]
         elif isinstance(value, float):
             signature[name] = "fp32"
-        elif value == 1:
+        elif value == 1 and not launch.kernel.params[i].do_not_specialize:
             signature[name], constants[name] = "constexpr", 1
         else:
             signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-        if isinstance(value, Tensor) or (type(value) is int and value % 16 == 0):
+        if isinstance(value, Tensor) or (type(value) is int and value % 16 == 0 and not launch.kernel.params[i].do_not_specialize):
             attributes[(i,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=launch.kernel, signature=signature, constexprs=constants, attrs=attributes)
     compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=launch.options)

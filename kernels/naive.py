@@ -25,7 +25,7 @@ FLOOR = tl.constexpr(-1e38)
 """Where the largest score starts: finite, so that nothing ever subtracts infinity from infinity."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_tb"])
 def naive_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, block_tables_ptr, seq_lens_ptr, scale, block_size, group,
     stride_qb, stride_qh, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs, stride_ob, stride_oh, stride_tb,

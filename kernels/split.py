@@ -25,7 +25,8 @@ from .naive import FLOOR
 from .visit import visit
 
 
-@triton.jit
+# What changes from step to step must not make a variant of its own, which would be compiled while somebody waits.
+@triton.jit(do_not_specialize=["splits", "row_tiles", "stride_tb"])
 def split_kernel(
     q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, out_ptr, parts_ptr, lse_ptr, block_tables_ptr, query_start_ptr, seq_lens_ptr,
     scale_log2, block_size, group, window, splits, row_tiles, num_heads,
@@ -74,7 +75,7 @@ def split_kernel(
         tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def merge_kernel(
     parts_ptr, lse_ptr, out_ptr, splits, num_heads, stride_ot, stride_oh,
     HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, SPLITS_PAD: tl.constexpr,

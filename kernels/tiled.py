@@ -37,7 +37,7 @@ def online_softmax(scores, m, l):
     return weights, kept, m_new, l * kept + tl.sum(weights, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_tb"])
 def tiled_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, block_tables_ptr, seq_lens_ptr, scale_log2, block_size, group,
     stride_qb, stride_qh, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs, stride_ob, stride_oh, stride_tb,

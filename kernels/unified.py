@@ -37,7 +37,7 @@ def sequence_of(program, query_start_ptr, num_seqs, TOKENS: tl.constexpr):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_seqs", "stride_tb"])
 def unified_kernel(
     q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, out_ptr, block_tables_ptr, query_start_ptr, seq_lens_ptr,
     scale_log2, block_size, group, window, num_seqs,

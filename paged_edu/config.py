@@ -59,7 +59,7 @@ class EngineConfig:
     quantization: str | None = None
     """Not served yet."""
     enforce_eager: bool = False
-    """No CUDA graphs. Today every step runs eagerly."""
+    """No CUDA graphs: every step launches its kernels one by one. Without CUDA, and without the Triton backend, that is so anyway."""
     tensor_parallel_size: int = 1
     """Devices that share a model; 1 is all that is served yet."""
     device: str = "auto"

@@ -24,6 +24,7 @@ from ..model.loader import choose_dtype, load_model, load_spec, resolve
 from ..sampling.sampler import Sampler
 from ..words import counted
 from .engine import Engine
+from .graphs import DecodeGraphs, warm_up
 from .memory import MemoryPlan, plan_blocks
 from .runner import ModelRunner
 
@@ -111,7 +112,13 @@ def _build(config: EngineConfig, path: Path) -> tuple[Engine, MemoryPlan]:
         cpu_cache = KVCache(spec.num_layers, plan.num_cpu_blocks, *pages, "cpu", for_swapping=True)
     manager = build_manager(config, plan.num_blocks, max_model_len, plan.num_cpu_blocks)
     sampler = Sampler(vocab_limit=spec.vocab_size if tokenizer is None else min(spec.vocab_size, len(tokenizer)))
-    runner = ModelRunner(model, cache, backend.attend, sampler, device, cpu_cache=cpu_cache, backend=backend.name)
+    graphs = None
+    if backend is backends.TRITON and device.type == "cuda":
+        warm_up(model, cache, backend.attend, device, limits.max_num_seqs, max_model_len, limits.max_num_batched_tokens)
+        if not config.enforce_eager:
+            graphs = DecodeGraphs(model, cache, backend.attend, device, limits.max_num_seqs, max_model_len)
+            graphs.capture()
+    runner = ModelRunner(model, cache, backend.attend, sampler, device, cpu_cache=cpu_cache, backend=backend.name, graphs=graphs)
     policy = Priority() if config.scheduling_policy == "priority" else FCFS()
     engine = Engine(
         Scheduler(limits, manager, policy), runner, tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids, seed=config.seed,

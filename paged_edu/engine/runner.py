@@ -19,6 +19,7 @@ from ..core.plan import ScheduledSeq, SchedulerOutput, StepResult
 from ..model.spec import CausalLM
 from ..sampling.logprobs import ROWS_AT_ONCE, TokenLogprobs
 from ..sampling.sampler import Sampler, SamplingState, State
+from .graphs import DecodeGraphs
 
 
 class Runner(Protocol):
@@ -36,7 +37,8 @@ class ModelRunner:
     """Runs the plan on a torch model.
 
     ``model`` and ``cache`` are on ``device``; ``attend`` is the attention backend, called ``backend``; ``cpu_cache`` holds the
-    blocks of swapped-out sequences (None: nothing is ever swapped); ``clock`` gives seconds.
+    blocks of swapped-out sequences (None: nothing is ever swapped); ``graphs`` runs
+    decode steps where there are any; ``clock`` gives seconds.
     """
 
     gives_logprobs = True
@@ -44,6 +46,7 @@ class ModelRunner:
     def __init__(
         self, model: CausalLM, cache: KVCache, attend: Attend, sampler: Sampler, device: torch.device,
         clock: Callable[[], float] = time.perf_counter, cpu_cache: KVCache | None = None, backend: str = "reference",
+        graphs: DecodeGraphs | None = None,
     ) -> None:
         self.model: CausalLM | None = model
         self.cache: KVCache | None = cache
@@ -51,6 +54,7 @@ class ModelRunner:
         self.swapper = Swapper(cache, cpu_cache) if cpu_cache is not None else None
         self.attend = attend
         self.backend = backend
+        self.graphs = graphs
         self.sampler = sampler
         self.device = device
         self.clock = clock
@@ -68,10 +72,16 @@ class ModelRunner:
         self.cache.copy_blocks(output.copies)
         if not output.scheduled:
             return StepResult(elapsed=self.clock() - start)
-        batch = build_input(output.scheduled, self.cache.block_size, self.device)
-        hidden = self.model(batch.input_ids, batch.positions, self.cache, batch.meta, self.attend)
+        if self.graphs is not None and self.graphs.holds(output.scheduled):
+            batch = build_input(output.scheduled, self.cache.block_size, "cpu")        # straight into the graph's buffers
+            hidden = self.graphs.run(batch)
+            rows = batch.logits_rows.to(self.device, non_blocking=True)
+        else:
+            batch = build_input(output.scheduled, self.cache.block_size, self.device)
+            hidden = self.model(batch.input_ids, batch.positions, self.cache, batch.meta, self.attend)
+            rows = batch.logits_rows
         sampled = [item for item in output.scheduled if item.num_samples]
-        rows, prompts = batch.logits_rows, {}
+        prompts = {}
         if len(rows) > len(sampled):                # somebody wants the logits of its prompt as well
             prompts = self._prompt_logprobs(self.model, batch, hidden, output.scheduled, sampling)
             ends = [end for item, end in zip(output.scheduled, accumulate(batch.logits_counts)) if item.num_samples]
@@ -105,4 +115,4 @@ class ModelRunner:
         """Drop weights and cache."""
         if self.swapper is not None:
             self.swapper.wait()
-        self.model = self.cache = self.cpu_cache = self.swapper = None
+        self.model = self.cache = self.cpu_cache = self.swapper = self.graphs = None
