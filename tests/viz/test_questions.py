@@ -335,12 +335,17 @@ def cached(first, second, block_size, common=None):
 
 
 def test_numbers_of_lesson_07():
-    says("07.1", cached(140, 140, 16, common=100)[0], 100)
-    says("07.3", cached(140, 140, 16, common=100)[0])
+    found, item = cached(110, 110, 16, common=100)
+    says("07.1", found, item.num_new, 110)
+    says("07.2", found, 100)
     tokens, item = cached(96, 96, 16)
     assert (tokens, item.num_new, item.slots) == (95, 1, (-1,)), "queried once more, nothing is written"
     assert [cached(300, 300, size, common=240)[0] for size in (16, 128, 256)] == [240, 128, 0]
-    says("07.6", 128, 0, 240)
+    says("07.3", 128, 0, 240)
+    says("07.4", 95, 96)
+    # The digits end 13 tokens before the form does, in its third block.
+    assert [cached(49, 49, 16, common=49 - after)[0] for after in (0, 13)] == [48, 32]
+    says("07.6", 48, 32)
     assert cached(140, 140, 16, common=0)[0] == 0
 
 
