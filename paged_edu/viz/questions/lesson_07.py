@@ -18,7 +18,7 @@ QUESTIONS = (
         "07.1", "What does a prefix cache speed up?", "07-second",
         (
             right(
-                "Computing a prompt, as far as it begins like an earlier one.",
+                "Computing a prompt, as far as it begins like one that was computed before.",
                 "Of Juliet's 110 tokens 96 were found and 14 computed. Each token of the answer after that costs what it always costs.",
             ),
             wrong(
@@ -42,8 +42,8 @@ QUESTIONS = (
         "07-clock",
         (
             right(
-                "A number near the top of the prompt is different each time.",
-                "A block key contains everything before the block, so from that number on nothing is found. A clock time is enough.",
+                "A number near the top of the prompt, a clock time or a counter, is different each time.",
+                "A block key contains everything before the block, so from that number on nothing is found.",
             ),
             wrong(
                 "Every user asks something else at the end, and a prompt is found only as a whole.",
@@ -126,7 +126,7 @@ QUESTIONS = (
         "07.6", "Strangers share this engine, and no salt is set. What can one of them learn about another one's prompt?", "07-salt",
         (
             right(
-                "Whether a text that he guesses was sent, by the time to his first token.",
+                "Whether a text that he guesses has been sent, by the time until his first token.",
                 "More tokens are found for the right guess: 48 instead of 32. A salt that the server sets separates tenants (CVE-2025-46570).",
             ),
             wrong(

@@ -38,7 +38,7 @@ QUESTIONS = (
         "08-pause",
         (
             right(
-                "9 tokens: the prompt and the answer so far, side by side.",
+                "9 tokens: the prompt and the answer so far, all of them side by side.",
                 "All are known, so they run like a prompt of 9, in one step. Eight of them are computed for the second time.",
             ),
             wrong(
@@ -125,7 +125,7 @@ QUESTIONS = (
         "08-fig19",
         (
             right(
-                "Recomputing takes at most a fifth longer than swapping.",
+                "Recomputing takes at most a fifth longer than swapping out and in again.",
                 "1.17 times as long at B = 256; at B = 1 it is 0.26 times, far quicker.",
             ),
             wrong(
