@@ -90,10 +90,21 @@ class SchedulerOutput:
                 lines.append(f"  {name}: " + ", ".join(f"{c.src}->{c.dst}" for c in pairs))
         for s in self.scheduled:
             span = f"position {s.start}" if s.num_new == 1 else f"positions {s.start}-{s.seq_len - 1}"
-            slots = f"slot {s.slots[0]}" if s.num_new == 1 else f"slots {s.slots[0]}..{s.slots[-1]}"
+            slots = f"slot{'s' * (s.num_new > 1)} {_runs(s.slots)}"
             sampled = "samples" if s.num_samples == 1 else f"samples {s.num_samples}" if s.num_samples else "catching up"
             lines.append(f"  {s.request_id}/{s.branch}: {span} into {slots} through {list(s.block_table)}, {sampled}")
         return "\n".join(lines)
+
+
+def _runs(slots: tuple[int, ...]) -> str:
+    """Neighbours joined: "20..27, 4"."""
+    ends: list[list[int]] = []
+    for slot in slots:
+        if ends and slot == ends[-1][-1] + 1:
+            ends[-1][1:] = [slot]
+        else:
+            ends.append([slot])
+    return ", ".join("..".join(map(str, run)) for run in ends)
 
 
 class Branch(NamedTuple):

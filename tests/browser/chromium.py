@@ -69,12 +69,16 @@ def free_port() -> int:
 
 
 @contextmanager
-def lab_server(work: Path, notebook: str) -> Iterator[str]:
-    """The address of ``notebook`` in a JupyterLab of our own in the folder ``work``, in its own process group and with its own settings folders."""
+def lab_server(work: Path, notebook: str, *others: str) -> Iterator[str]:
+    """The address of ``notebook`` in a JupyterLab of our own in the folder ``work``, in its own process group and with its own settings folders.
+
+    It and ``others`` are trusted. Another one's address is the same with another name in it.
+    """
     port, token = free_port(), secrets.token_hex(8)
     folders = {f"JUPYTER_{name}_DIR": str(work / f".{name.lower()}") for name in ("CONFIG", "DATA", "RUNTIME")}
     env = os.environ | folders | {"IPYTHONDIR": str(work / ".ipython"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-    sign = f"from pathlib import Path; from paged_edu.lab import trust; trust([Path({str(work / notebook)!r})])"
+    paths = ", ".join(f"Path({str(work / name)!r})" for name in (notebook, *others))
+    sign = f"from pathlib import Path; from paged_edu.lab import trust; trust([{paths}])"
     subprocess.run([sys.executable, "-c", sign], env=env, check=True)
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", f"--ServerApp.root_dir={work}",

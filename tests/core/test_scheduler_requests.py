@@ -3,7 +3,7 @@ import pytest
 from driving import VOCAB, expected, make, request, run, step
 
 from paged_edu.core.kv_manager import AllocStatus
-from paged_edu.core.plan import Branch, SchedulerOutput, StepResult
+from paged_edu.core.plan import Branch, ScheduledSeq, SchedulerOutput, StepResult
 from paged_edu.core.scheduler import SchedulerConfig
 from paged_edu.core.sequence import Request, Status
 from paged_edu.engine.fake_runner import expected_tokens
@@ -203,6 +203,11 @@ def test_the_plan_prints_the_mechanism():
     assert "a/0: positions 0-7 into slots 0..7 through [0, 1, 2], catching up" in text
     assert "a/0: positions 8-9 into slots 8..9" in str(step(scheduler, runner)[0])
     assert "position 10 into slot 10 through [0, 1, 2], samples" in str(step(scheduler, runner)[0])
+
+
+def test_the_plan_prints_scattered_slots_in_runs():
+    item = ScheduledSeq("a", 0, 0, tuple(range(9)), 0, (20, 21, 22, 23, 24, 25, 26, 27, 4), (5, 6, 1))
+    assert "a/0: positions 0-8 into slots 20..27, 4 through [5, 6, 1]" in str(SchedulerOutput(1, (item,)))
 
 
 def test_an_empty_scheduler_plans_an_empty_step():

@@ -147,8 +147,9 @@ WRONG = [
     ("06.a", _count_not_lowered, "do not lower the count"),
     ("06.a", _copies_as_at_the_fork, "as if at the fork"),
     ("06.b", _frees_first, "you free first"),
-    ("07.a", lambda parent, tokens, salt: hash(tokens), "own tokens alone"),
-    ("07.a", lambda parent, tokens, salt: hash((parent, salt, tokens)), "you compare hashes only"),
+    ("07.a", lambda ids, size, salt: [hash(tuple(ids[i : i + size])) for i in range(0, len(ids) - size + 1, size)], "own tokens alone"),
+    ("07.a", lambda ids, size, salt: [hash((*ids[: i + size], salt)) for i in range(0, len(ids) - size + 1, size)], "you compare hashes only"),
+    ("07.a", lambda ids, size, salt: [(*ids[: i + size], salt) for i in range(0, len(ids), size)], "a block that is not full"),
     ("07.b", lambda chains: [b for i, c in enumerate(chains) for b in c if all(b not in d for d in chains[i + 1 :])], "the first block of a chain"),
     ("08.a", lambda seq, free, size: (seq.num_computed_tokens + size - 1) // size <= free, "not for its next token"),
     ("08.b", lambda prompt, generated: prompt, "the prompt only"),
@@ -236,7 +237,7 @@ def test_the_lessons_own_values_are_among_the_inputs(name):
         "03.a": [(([7, 1, 3], 2, 4), 30), (([7, 1, 3], 6, 4), 6), (([7, 1, 3], 7, 4), 7), (([7, 1, 3], 8, 4), 12)],
         "03.b": [(([1, 2, 3], 4, 4), ("later", [1, 2, 3])), (([1, 2, 3], 4, 5), ("never", [1, 2, 3]))],
         "05.b": [((256, 3, 1000), (253, False)), ((256, 3, 747), (253, False)), ((256, 3, 494), (253, False)), ((256, 3, 241), (241, True))],
-        "07.b": [(([[4, 5, 6]],), [6, 5, 4])],
+        "07.b": [(([[4, 5, 6]],), [6, 5, 4]), (([[1, 2, 3], [1, 2, 4]],), [3, 4, 2, 1])],
         "08.b": [((6, 3), 9)],
     }.get(name, [])
     for args, want in listed:
@@ -257,5 +258,8 @@ def test_the_lessons_own_values_are_among_the_inputs(name):
         assert counts[:5] == [4, 1, 1, 1, 1]
     if name == "06.b":
         assert any(case.args[3] == [1, 1, 1, 1] for case in exercise.fixed())
+    if name == "07.a":
+        assert [[], []] in values, "[1, 2, 3, 4], then [3, 4]: not found"
+        assert [[], [], [(2, 1), (2, 2)]] in values, "[1, 2, 3, 4], then [7, 8, 3, 4] twice: the second is served its own"
     if name == "08.a":
         assert values[:2] == [False, True]

@@ -1,109 +1,109 @@
-"""Exercises of lesson 07: the key of a cached block, and who is evicted first. Judged by `PrefixIndex` and `BlockPool`."""
+"""Exercises of lesson 07: the block keys of a prompt, and who is evicted first. Judged by `PrefixIndex` and `BlockPool`."""
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from itertools import takewhile
 from random import Random
 from typing import Any
 
 from ...core.block_pool import BlockPool
 from ...core.prefix_index import ROOT, PrefixIndex
-from .exercise import Case, Exercise, Function, Misconception
+from .exercise import Case, Exercise, Function, Misconception, plain_call
 from .guard import NoAnswerError
 from .readers import Reader, integer, kind_of, list_of
 
-Text = tuple[str | None, list[tuple[int, ...]]]
-"""Salt, and the tokens of each full block."""
+Text = tuple[str | None, list[int]]
+"""Salt and tokens."""
 
-A, B, C, X = (1, 2), (3, 4), (5, 6), (7, 8)
+B = 2
 FORGED = ((0, 5), (2**61 - 1, 5))
 """Two different blocks for which Python's `hash` gives the same number."""
 
 
-def _key_case(texts: Sequence[Text]) -> Case:
+def _key_case(texts: Sequence[Text], size: int = B) -> Case:
     """Send the texts one after the other; for each, which block (text, place) serves each of its hits."""
     index, found = PrefixIndex(), []
     origin: dict[int, tuple[int, int]] = {}
-    for number, (salt, blocks) in enumerate(texts, 1):
-        tokens = [token for block in blocks for token in block]
-        hits = index.lookup(tokens, 2, salt)
+    for number, (salt, tokens) in enumerate(texts, 1):
+        hits = index.lookup(tokens, size, salt)
         found.append([origin[block] for _, block in hits])
         parent = hits[-1][0] if hits else ROOT
-        for place in range(len(hits) + 1, len(blocks) + 1):
+        for place in range(len(hits), len(tokens) // size):
             block = len(origin)
-            origin[block] = number, place
-            parent = index.register(block, parent, blocks[place - 1], salt)
-    return Case((list(texts),), found)
+            origin[block] = number, place + 1
+            parent = index.register(block, parent, tuple(tokens[place * size : (place + 1) * size]), salt)
+    return Case((list(texts), size), found)
 
 
 def _key_fixed() -> Sequence[Case]:
     runs: tuple[list[Text], ...] = (
-        [(None, [A]), (None, [A])],
-        [(None, [A]), (None, [(2, 1)])],
-        [(None, [FORGED[0]]), (None, [FORGED[1]])],
-        [("us", [A]), ("them", [A]), ("us", [A])],
-        [(None, [A, B]), (None, [B])],
-        [(None, [A, B]), (None, [X, B]), (None, [X, B])],
-        [(None, [A, B, C]), (None, [X, B, C]), (None, [X, B, C])],
+        [(None, [1, 2]), (None, [1, 2])],
+        [(None, [1, 2]), (None, [2, 1])],
+        [(None, [1, 2, 3]), (None, [1, 2, 3])],
+        [(None, [*FORGED[0]]), (None, [*FORGED[1]])],
+        [("us", [1, 2]), ("them", [1, 2]), ("us", [1, 2])],
+        [(None, [1, 2, 3, 4]), (None, [3, 4])],
+        [(None, [1, 2, 3, 4]), (None, [7, 8, 3, 4]), (None, [7, 8, 3, 4])],
+        [(None, [1, 2, 3, 4, 5, 6]), (None, [7, 8, 3, 4, 5, 6]), (None, [7, 8, 3, 4, 5, 6])],
     )
-    return [_key_case(texts) for texts in runs]
+    return [*(_key_case(texts) for texts in runs), _key_case([(None, [1, 2, 3, 4, 5, 6])] * 2, 4)]
 
 
 def _draw_key(random: Random) -> Case:
-    salt = random.choice((None, None, "us"))
-    return _key_case([
-        (salt if random.random() < 0.7 else "them", [random.choice((A, B, C, (2, 1))) for _ in range(random.randint(1, 4))])
-        for _ in range(random.randint(2, 5))
-    ])
+    size, salt = random.choice((1, 2, 2, 3)), random.choice((None, None, "us"))
+    texts: list[Text] = []
+    for _ in range(random.randint(2, 5)):
+        blocks = [random.choice((1, 4, 7, 4)) for _ in range(random.randint(1, 4))]
+        tokens = [first + i for first in blocks for i in random.choice((range(size), range(size), range(size)[::-1]))]
+        texts.append((salt if random.random() < 0.7 else "them", tokens[: random.randint(max(1, len(tokens) - size + 1), len(tokens))]))
+    return _key_case(texts, size)
 
 
 def _key_drive(function: Function, args: tuple[Any, ...], read: Reader) -> Any:
-    """A prefix index whose keys are the function's."""
-    (texts,) = args
+    """A prefix index whose block keys are the function's."""
+    texts, size = args
     known: dict[Hashable, tuple[int, int]] = {}
     found = []
-    for number, (salt, blocks) in enumerate(texts, 1):
-        parent: Hashable = None
-        hits: list[tuple[int, int]] | None = []
-        row = hits
-        for place, tokens in enumerate(blocks, 1):
-            parent = read(function(parent, tokens, salt))
-            if hits is not None and parent in known:
-                hits.append(known[parent])
-            else:
-                hits = None
-                known.setdefault(parent, (number, place))
-        found.append(row)
+    for number, (salt, tokens) in enumerate(texts, 1):
+        keys = plain_call(function, (tokens, size, salt), read)
+        hits = [known[key] for key in takewhile(known.__contains__, keys)]
+        for place in range(len(hits), len(keys)):
+            known.setdefault(keys[place], (number, place + 1))
+        found.append(hits)
     return found
 
 
 def _read_key(value: Any) -> Hashable:
-    if value is None:
-        raise NoAnswerError(f"it returned {kind_of(value)}")
     try:
         hash(value)
     except TypeError:
-        raise NoAnswerError(f"it returned {kind_of(value)}, which cannot be a key of a dictionary; a tuple can") from None
+        raise NoAnswerError(f"one of the block keys is {kind_of(value)}, which cannot be a key of a dictionary; a tuple can") from None
     return value  # type: ignore[no-any-return]
 
 
-def _letters(texts: Sequence[Text]) -> dict[tuple[int, ...], str]:
-    names: dict[tuple[int, ...], str] = {}
-    for _, blocks in texts:
-        for block in blocks:
-            names.setdefault(block, "ABCDEFGH"[len(names)])
-    return names
-
-
 def _tell_key(case: Case) -> str:
-    names = _letters(case.args[0])
-    texts = [" ".join(names[block] for block in blocks) + (f" (salt {salt!r})" if salt else "") for salt, blocks in case.args[0]]
-    where = ", ".join(f"{name} = {list(block)}" for block, name in names.items())
-    return f"texts, one after the other: {'; '.join(texts)}, where {where}"
+    texts, size = case.args
+    told = [f"{tokens}" + (f" (salt {salt!r})" if salt else "") for salt, tokens in texts]
+    return f"B = {size}; prompts, one after the other: {'; '.join(told)}"
 
 
 def _say_key(value: Any) -> str:
-    parts = [f"text {i} is served {', '.join(f'block {place} of text {text}' for text, place in hits)}" for i, hits in enumerate(value, 1) if hits]
-    return "; ".join(parts) or "no text finds anything"
+    parts = [
+        f"prompt {i} is served {', '.join(f'block {place} of prompt {text}' for text, place in hits)}" for i, hits in enumerate(value, 1) if hits
+    ]
+    return "; ".join(parts) or "no prompt finds anything"
+
+
+def _keys(part: Callable[[Hashable, tuple[int, ...], str | None, int], Hashable], partial: bool = False) -> Function:
+    """`block_keys` with a wrong idea in it: a block's key is made of the key before it, its tokens, the salt and its place."""
+
+    def wrong(tokens: list[int], size: int, salt: str | None) -> list[Hashable]:
+        keys: list[Hashable] = []
+        for start in range(0, len(tokens) if partial else len(tokens) - size + 1, size):
+            keys.append(part(keys[-1] if keys else None, tuple(tokens[start : start + size]), salt, start))
+        return keys
+
+    return wrong
 
 
 def _evict_case(chains: Sequence[Sequence[int]]) -> Case:
@@ -153,23 +153,23 @@ def _evict(newest_first: bool = False, tail_first: bool = True, last_end: bool =
 EXERCISES = (
     Exercise(
         name="07.a",
-        title="The key of a block",
-        signature="block_key(parent, tokens, salt)",
+        title="Block keys",
+        signature="block_keys(tokens, B, salt)",
         statement=(
-            "Return the key under which a full block is found again: `tokens` are its token ids, `parent` is the key of the block before it (None "
-            "for the first "
-            "one), `salt` separates tenants. Two blocks may have the same key only if their keys and values are the same. After the text A B, the "
-            "text X B "
-            "must not be served the block of B that was computed after A."
+            "Return the block keys of a prompt, a list: one for each of its blocks that can be cached, the first block first. `tokens` is the list "
+            "of its token ids, a block has `B` slots, `salt` names a tenant (or is None). A block key may be anything that a dictionary takes as a "
+            "key. Two blocks, of whatever prompts, must have the same block key exactly if one of them may be served the other's keys and values. "
+            "With B = 2 and no salt, [1, 2, 3, 4, 5] has two block keys, [1, 2, 6] one, the first of those two, and [7, 8, 3, 4] has two others."
         ),
         hints=(
-            "Keys and values of a token depend on everything before it. What is the least that names everything before a block?",
-            "`parent` already stands for all blocks before. A tuple compares what is in it, not only a number made of it.",
-            "return (parent, tokens, salt)",
+            "Which blocks are ever cached? And what must be the same for the keys and values of two blocks to be the same?",
+            "Go through the prompt block by block and remember the block key before: it stands for all that came earlier. A tuple is compared by "
+            "what is in it, a hash only by a number made of it.",
+            "for each full block: key = (the block key before it, its tokens as a tuple, salt)",
         ),
         judge="PrefixIndex",
-        passed="Exact, and cheap in the engine: there a parent is a number that is never used twice, so a comparison costs one block of tokens.",
-        read=_read_key,
+        passed="Exact. The engine has a number, never used twice, in place of the key before: so a comparison costs one block of tokens.",
+        read=list_of(_read_key, "a list of block keys"),
         fixed=_key_fixed,
         draw=_draw_key,
         drive=_key_drive,
@@ -177,34 +177,49 @@ EXERCISES = (
         say=_say_key,
         misconceptions=(
             Misconception(
-                "your key is made of the block's own tokens alone. B after X would be served what was computed for B after A: warm and cold outputs"
-                " differ.",
-                lambda parent, tokens, salt: tokens,
+                "your block key is made of the block's own tokens alone. [3, 4] after [7, 8] would be served what was computed for [3, 4] after [1, "
+                "2]: warm and cold answers differ.",
+                _keys(lambda before, tokens, salt, start: tokens),
             ),
             Misconception(
-                "your key is a hash of the block's own tokens alone. B after X would be served what was computed for B after A, and equal hashes "
-                "are not equal texts.",
-                lambda parent, tokens, salt: hash(tokens),
+                "your block key is a hash of the block's own tokens alone. It says nothing of what stands before, and equal hashes are not equal "
+                "texts.",
+                _keys(lambda before, tokens, salt, start: hash(tokens)),
             ),
             Misconception(
-                "your key is made of the block's own tokens and the salt. B after X would be served what was computed for B after A.",
-                lambda parent, tokens, salt: (tokens, salt),
+                "your block key is made of the block's own tokens and the salt. It says nothing of what stands before the block.",
+                _keys(lambda before, tokens, salt, start: (tokens, salt)),
+            ),
+            Misconception(
+                "your block key says where the block stands, not what stands before it. The same words at the same place have other keys and values "
+                "after another beginning.",
+                _keys(lambda before, tokens, salt, start: (start, tokens, salt)),
             ),
             Misconception(
                 "you compare hashes only. Two different blocks can have the same hash, by accident or by somebody's design, and then one gets the "
                 "other's text.",
-                lambda parent, tokens, salt: hash((parent, tokens, salt)),
-            ),
-            Misconception("you left out the salt: tenants who should be separate share blocks.", lambda parent, tokens, salt: (parent, tokens)),
-            Misconception(
-                "your key knows the block before and nothing earlier. C after X B would be served C after A B.",
-                lambda parent, tokens, salt: (parent[1] if parent else None, tokens, salt),
+                _keys(lambda before, tokens, salt, start: hash((before, tokens, salt))),
             ),
             Misconception(
-                "the order of the tokens is lost in your key: [1, 2] and [2, 1] are different texts.",
-                lambda parent, tokens, salt: (parent, tuple(sorted(tokens)), salt),
+                "you left out the salt: tenants who should be separate share blocks.",
+                _keys(lambda before, tokens, salt, start: (before, tokens)),
             ),
-            Misconception("no two blocks ever have the same key, so nothing is ever found.", lambda parent, tokens, salt: object()),
+            Misconception(
+                "your block key knows the block before and nothing earlier.",
+                _keys(lambda before, tokens, salt, start: (before[1] if before else None, tokens, salt)),  # type: ignore[index]
+            ),
+            Misconception(
+                "the order of the tokens is lost in your block key: [1, 2] and [2, 1] are different texts.",
+                _keys(lambda before, tokens, salt, start: (before, tuple(sorted(tokens)), salt)),
+            ),
+            Misconception(
+                "you gave a block that is not full a block key. It is not cached: its next token is still to be written into it.",
+                _keys(lambda before, tokens, salt, start: (before, tokens, salt), partial=True),
+            ),
+            Misconception(
+                "no two blocks ever have the same block key, so nothing is ever found.",
+                _keys(lambda before, tokens, salt, start: object()),
+            ),
         ),
     ),
     Exercise(
@@ -212,13 +227,15 @@ EXERCISES = (
         title="Who is evicted first?",
         signature="evict_order(chains)",
         statement=(
-            "Sequences end one after the other; `chains[i]` is the table of the i-th to end, all of its blocks full and cached. Return all block "
-            "ids in the order in "
-            "which the pool will overwrite them. Of a single chain [4, 5, 6] the last block goes first: after one eviction 2 hits are left."
+            "Requests end one after the other, and nothing else happens; `chains[i]` is the block table of the i-th to end. All their blocks are "
+            "full, so each can be found; a block in several tables is shared by them. When all have ended, the pool needs room and evicts one block "
+            "after the other. Return all block ids, the first to be evicted first. [[4, 5, 6]] gives [6, 5, 4]; [[1, 2, 3], [1, 2, 4]], where blocks "
+            "1 and 2 are shared, gives [3, 4, 2, 1]."
         ),
         hints=(
             "A lookup starts at the first block and stops at the first that is missing. Which block of a chain can go with the least loss?",
-            "A queue, oldest first: whose reference count reaches 0 joins its end. A block that a later sequence still holds is not in it yet.",
+            "A queue, the next to go in front: a block joins its end when its reference count reaches 0. What a later request still holds is not "
+            "in it yet.",
             "for each chain in order: its blocks from the last to the first, without those that a later chain has",
         ),
         judge="BlockPool.free",
@@ -233,7 +250,7 @@ EXERCISES = (
             ),
             Misconception("the youngest goes first in your answer; the one that nobody used for the longest time should.", _evict(newest_first=True)),
             Misconception(
-                "a shared block is released with the first sequence in your answer. It is held until the last one ends.", _evict(last_end=False),
+                "a shared block is released with the first request in your answer. It is held until the last one ends.", _evict(last_end=False),
             ),
             Misconception("you went by block number. A number says where a block lies, not when it was used.", _evict(interleaved=True)),
         ),

@@ -57,7 +57,7 @@ def _draw_resume(random: Random) -> Case:
 
 
 def _recompute_case(prompt: int, generated: int) -> Case:
-    """Let a request write ``generated`` tokens, throw its blocks away, and read what the next step computes."""
+    """Let a request sample ``generated`` tokens, throw its blocks away, and read what the next step computes."""
     scheduler = Scheduler(SchedulerConfig(max_model_len=256), PagedKVManager(256, 1))
     scheduler.add(Request("A", tuple(range(prompt)), max_tokens=generated + 2))
     for _ in range(generated):
@@ -80,9 +80,9 @@ EXERCISES = (
         title="May it come back?",
         signature="can_resume(seq, free, B)",
         statement=(
-            "`seq` was swapped out; it has `num_tokens` tokens, of which `num_computed_tokens` are in host memory. `free` blocks of `B` slots are "
-            "free. Return "
-            "whether it may come back now. With 8 tokens computed, 9 in all, and B = 4, two free blocks are too few."
+            "`seq` was swapped out; it has `num_tokens` tokens, and the keys and values of `num_computed_tokens` of them are in host memory. `free` "
+            "blocks of `B` slots are free. Return whether it may come back now, so that it can go on at once. With 8 tokens computed, 9 in all, and "
+            "B = 4, two free blocks are too few."
         ),
         hints=(
             "It comes back in order to go on. What does its first step need, beyond what it had?",
@@ -119,9 +119,8 @@ EXERCISES = (
         title="What is computed again?",
         signature="recompute_length(prompt, generated)",
         statement=(
-            "A request with `prompt` prompt tokens had written `generated` tokens when it was preempted, and is recomputed. Return how many tokens "
-            "its first step "
-            "computes. With 6 and 3: 9."
+            "A request has a prompt of `prompt` tokens, and `generated` tokens of its answer had been sampled when it was preempted. It is "
+            "recomputed. Return how many tokens its first step computes. With 6 and 3: 9."
         ),
         hints=(
             "What the user has seen already must stay. From where do its keys and values come?",
@@ -129,13 +128,13 @@ EXERCISES = (
             "prompt + generated",
         ),
         judge="Scheduler",
-        passed="The written tokens are part of the prompt now, all in one step: that is why recomputing is cheaper than it sounds.",
+        passed="The answer's tokens run with the prompt, all in one step: that is why recomputing is cheaper than it sounds.",
         read=integer,
         fixed=_recompute_fixed,
         draw=_draw_recompute,
         misconceptions=(
             Misconception(
-                "you recompute the prompt only. The tokens it had written would be lost, or sampled again, perhaps differently.",
+                "you recompute the prompt only. The tokens of the answer would be lost, or sampled again, perhaps differently.",
                 lambda prompt, generated: prompt,
             ),
             Misconception(

@@ -15,81 +15,132 @@ CELLS = {
 
 QUESTIONS = (
     Question(
-        "07.1", "All prompts start alike, and the hit rate is 0. What may be the reason?", "07-clock",
+        "07.1", "What does a prefix cache speed up?", "07-second",
         (
             right(
-                "The common part is shorter than a block, or something early in it differs.",
-                "Only full blocks are kept, and a block's key contains everything before it. A clock time in the first line is enough.",
+                "Computing a prompt, as far as it begins like one that was computed before.",
+                "Of Juliet's 110 tokens 96 were found and 14 computed. Each token of the answer after that costs what it always costs.",
             ),
             wrong(
-                "The cache is off.",
-                "It is on unless you switch it off. `num_cached_tokens` would be 0 then as well, but look at the prompts first.",
+                "Every step of the answer, because attention has fewer tokens left to look at.",
+                "Attention looks at all of them, wherever their keys and values came from. They were found, not left out.",
             ),
             wrong(
-                "Equal blocks in the middle should have matched: a bug.",
-                "The same words after another beginning have other keys and values. They must not match.",
+                "Whole requests, because the answer to a known prompt is stored with it.",
+                "The cache keeps keys and values, no answers. The answer is computed and sampled anew, with its own seed.",
             ),
-            wrong("The cache needs some requests to warm up.", "The second request hits already: 96 of its tokens, where the system prompt has 100."),
+            wrong(
+                "All requests after the first, because the server has warmed up by then.",
+                "Only those that begin like an earlier one, over at least one full block. Others find nothing, however long the server has been "
+                "running.",
+            ),
         ),
     ),
     Question(
-        "07.2", "Can another user see my text through a shared cache?", "07-salt",
+        "07.2",
+        "A service puts the same 300 words into every prompt. Its prefix cache is on, and its hit rate stays 0. What may be the reason?",
+        "07-clock",
         (
             right(
-                "Not read it; but a faster first token can betray that a guessed prefix was there.",
-                "A salt chosen by the server separates tenants (CVE-2025-46570). It becomes a part of every key.",
+                "A number near the top of the prompt, a clock time or a counter, is different each time.",
+                "A block key contains everything before the block, so from that number on nothing is found.",
             ),
             wrong(
-                "Yes: blocks are shared, so text leaks.",
-                "A block is found only by somebody who sent the very same tokens. It shows nobody anything new.",
+                "Every user asks something else at the end, and a prompt is found only as a whole.",
+                "Blocks are found one by one, from the first on. Juliet's end was not Romeo's, and 96 of the 100 common tokens were found.",
             ),
-            wrong("No, there is no risk at all.", "Nothing can be read. The time until the first token is an answer to a guess all the same."),
-            wrong("Only if the hashes collide.", "This index compares tokens, not only hashes: a collision cannot hand out somebody else's block."),
-        ),
-    ),
-    Question(
-        "07.3", "What does a prefix cache speed up?", "07-second",
-        (
-            right(
-                "The prefill of beginnings that are known.",
-                "Of 100 tokens 96 need not be computed again. After that each new token costs what it always costs.",
-            ),
-            wrong("Decoding.", "A decode step reads the same keys and values, wherever they came from."),
-            wrong("Every request after the first.", "Only those that begin like an earlier one, over at least one full block."),
-            wrong("The same question gets its stored answer back.", "No answers are stored. The answer is sampled anew, with its own seed."),
-        ),
-    ),
-    Question(
-        "07.4", "A prompt of 96 tokens is cached whole (B = 16). What is computed?", "07-whole",
-        (
-            right(
-                "Its last token, once more.",
-                "Somebody must give the logits for the first answer token. Its keys and values are there, so it is queried and nothing is written.",
-            ),
-            wrong("Nothing.", "Then there would be no logits to sample from: the cache keeps keys and values, not predictions."),
-            wrong("Its last block, 16 tokens.", "One token is enough: the other 15 are found in the cache like the rest."),
-            wrong("All 96, to be safe.", "Warm equals cold; there is nothing to be safe from."),
-        ),
-    ),
-    Question(
-        "07.5", "A finished chain of three cached blocks; the pool needs one block. Which one goes?", "07-evict",
-        (
-            right("The last of the chain.", "A lookup goes from the first block on, so two hits are left. Without the first, none would be."),
-            wrong("The first: it is the oldest.", "Then nothing after it can be reached: 0 hits, and two blocks still held."),
             wrong(
-                "All three: a chain belongs together.",
-                "A shorter chain is worth less, not nothing. Every block that is left can still be hit from the front.",
+                "The earlier requests have ended, and a block can be found only while somebody uses it.",
+                "Romeo's request was gone when Juliet's came. A block can be found until it is overwritten.",
             ),
-            wrong("The one with the fewest tokens.", "All have the same number: only full blocks are kept."),
+            wrong(
+                "The engine has a fault: the words are the same, so their blocks must match wherever they stand.",
+                "After another beginning the same words have other keys and values. They must not match.",
+            ),
         ),
     ),
     Question(
-        "07.6", "240 tokens are common to all prompts. How many of them are reused with B = 128, and with B = 256?", "07-size",
+        "07.3", "240 tokens are common to all prompts. How many of them are reused with B = 128, and with B = 256?", "07-size",
         (
-            right("128 and 0.", "Whole blocks only: 240 holds one block of 128 and none of 256. With B = 16 all 240 are reused."),
-            wrong("240 and 240.", "A partly equal block cannot be used: its other tokens have keys and values of somebody else's text."),
-            wrong("256 and 256: rounded up.", "What is not the same cannot be reused. It is rounded down."),
-            wrong("128 and 240.", "No block of 256 is full with 240 common tokens, so none matches."),
+            right(
+                "128 and 0: only blocks that lie wholly in the common part are found.",
+                "240 holds one whole block of 128 and none of 256. With B = 16 all 240 are reused.",
+            ),
+            wrong(
+                "240 and 240: a block is used up to the first token that differs.",
+                "A block is found under all of its tokens, or not at all. The rest of a partly equal block belongs to somebody else's text.",
+            ),
+            wrong(
+                "256 and 256: as when memory is given out, the last block is rounded up.",
+                "Rounding up would hand out keys and values of tokens that are not the same. Here it is rounded down.",
+            ),
+            wrong(
+                "128 and 240: a text that is shorter than a block is kept as it is.",
+                "A block is entered when it is full. With B = 256 the 240 common tokens share their block with the words that follow.",
+            ),
+        ),
+    ),
+    Question(
+        "07.4", "A prompt of 96 tokens is cached whole (B = 16). What does the next request with this prompt compute first?", "07-whole",
+        (
+            right(
+                "The prompt's last token once more, for the scores of the next one.",
+                "Something has to look at the 96 keys. The token's own key and value are stored already, so nothing is written.",
+            ),
+            wrong(
+                "Nothing: the first token of its answer can be sampled at once.",
+                "Sampled from what? The cache keeps keys and values, not the scores of the next token.",
+            ),
+            wrong(
+                "The first token of its answer, at position 96.",
+                "That one is not known yet. It is sampled from the scores that the token at position 95 gives.",
+            ),
+            wrong(
+                "The prompt's last block, 16 tokens, since a block is computed as a whole.",
+                "A block is *found* as a whole. One token is enough for the scores; the plan says: position 95.",
+            ),
+        ),
+    ),
+    Question(
+        "07.5", "A text of three blocks is cached and nobody uses it. The pool has no free block and needs one. Which one is evicted?", "07-evict",
+        (
+            right(
+                "The last of the three: then two of them can still be found.",
+                "A lookup begins at the first block and stops at the first that is missing. Of A, block 2 went, and 2 of 3 were found.",
+            ),
+            wrong(
+                "The first of the three: it was computed first, so it is the oldest.",
+                "They were given back together, the last one first. Without the first none would be found, and two would take up room for nothing.",
+            ),
+            wrong(
+                "All three: with one of them missing, the others cannot be found.",
+                "Those after it cannot, those before it can. And no more is evicted than is needed.",
+            ),
+            wrong(
+                "None: the request waits until somebody gives back a block that is not cached.",
+                "A cached block counts as available. Nobody ever waits because of the cache.",
+            ),
+        ),
+    ),
+    Question(
+        "07.6", "Strangers share this engine, and no salt is set. What can one of them learn about another one's prompt?", "07-salt",
+        (
+            right(
+                "Whether a text that he guesses has been sent, by the time until his first token.",
+                "More tokens are found for the right guess: 48 instead of 32. A salt that the server sets separates tenants (CVE-2025-46570).",
+            ),
+            wrong(
+                "What it says: the other one's keys and values become part of his own context.",
+                "He gets a block only by sending the very tokens that are in it. It tells the model nothing that his prompt does not say.",
+            ),
+            wrong(
+                "Nothing: with or without the cache, his answer consists of the same tokens.",
+                "The tokens are the same, and the time until the first one is not. That time answers his guess.",
+            ),
+            wrong(
+                "What it says, as soon as one of his blocks happens to have the same hash.",
+                "This index compares the tokens, not only hashes. A collision cannot hand out somebody else's block.",
+            ),
         ),
     ),
 )
