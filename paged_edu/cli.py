@@ -158,6 +158,21 @@ def _add_bench(commands: Any) -> None:
     add("--quick", action="store_true", help="fewer rounds: quicker, with noisier numbers")
     add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
     _add_bench_memory(what)
+    _add_bench_perplexity(what)
+
+
+def _add_bench_perplexity(what: Any) -> None:
+    add = _command(what, "perplexity", _bench_perplexity, "measure what a smaller KV cache costs in quality", [
+        f"{PROG} bench perplexity --text book.txt", f"{PROG} bench perplexity --text book.txt --model tiny-shakespeare --window 256",
+    ]).add_argument
+    add("--text", type=Path, required=True, metavar="FILE", help="a text in UTF-8, cut into windows")
+    add("--model", default="smollm2-135m-instruct", metavar="NAME", help="named as for `generate` (%(default)s)")
+    add("--dtype", default="auto", metavar="TYPE", help="the model's numbers: auto, float32, ... (%(default)s)")
+    add("--kv-cache-dtype", nargs="+", default=["auto", "int8"], metavar="TYPE",
+        help="the cache's; the others are compared with the first (auto int8)")
+    add("--window", type=int, default=512, metavar="N", help="tokens of a prompt (%(default)s)")
+    add("--windows", type=int, default=40, metavar="N", help="how many prompts, at most (%(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
 
 
 def _add_bench_memory(what: Any) -> None:
@@ -216,6 +231,13 @@ def _bench_memory(args: argparse.Namespace) -> int:
     names = ("part", "dataset", "requests", "seeds", "model", "dtype", "max_model_len", "block_size", "engine_requests")
     options = memory.Options(**{name: getattr(args, name) for name in names})
     return memory.run(options.quick() if args.quick else options, json_file=args.json, html_file=args.html)
+
+
+def _bench_perplexity(args: argparse.Namespace) -> int:
+    from .bench import perplexity
+
+    options = perplexity.Options(args.text, args.model, tuple(args.kv_cache_dtype), args.window, args.windows, args.dtype)
+    return perplexity.run(options, json_file=args.json)
 
 
 def _lab(args: argparse.Namespace) -> int:

@@ -1,0 +1,62 @@
+"""`bench perplexity`: against transformers' own loss, and what it refuses."""
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from paged_edu.bench.perplexity import Options, measure
+from paged_edu.cli import main
+from paged_edu.model.loader import resolve
+
+TEXT = "ROMEO:\nWhat light through yonder window breaks? It is the east, and Juliet is the sun. Arise, fair sun, and kill the envious moon. " * 3
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def test_the_plain_cache_gives_the_models_own_perplexity_and_int8_nearly_so(text):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    found = measure(Options(text, "tiny-shakespeare", window=32, windows=3))
+    folder = resolve("tiny-shakespeare")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(folder)
+    ids = torch.tensor(tokenizer.encode(TEXT)[:96]).view(3, 32)
+    with torch.inference_mode():
+        expected = math.exp(model(ids, labels=ids).loss)
+    plain, small = found["rows"]
+    assert plain["perplexity"] == pytest.approx(expected, rel=1e-4)
+    assert plain["tokens"] == 3 * 31
+    assert plain["other_top_token"] == 0
+    assert small["perplexity"] != plain["perplexity"]                      # the codes were used
+    assert small["ratio"] == pytest.approx(1, abs=0.02)
+    assert 3 < plain["bytes_per_block"] / small["bytes_per_block"] < 4
+
+
+def test_the_command_prints_a_table_and_writes_json(text, tmp_path, capsys):
+    file = tmp_path / "out.json"
+    assert main(["bench", "perplexity", "--text", str(text), "--model", "tiny-shakespeare", "--window", "16", "--windows", "1", "--json", str(file)]) == 0
+    assert "most likely token" in capsys.readouterr().out
+    assert [row["kv_cache_dtype"] for row in json.loads(file.read_text())["rows"]] == ["auto", "int8"]
+
+
+@pytest.mark.parametrize(("extra", "message"), [
+    (["--window", "1"], "--window must be at least 2"), (["--windows", "0"], "--windows must be at least 1"),
+    (["--window", "200"], "not enough for one window of 200"), (["--kv-cache-dtype", "int3"], "kv_cache_dtype must be one of"),
+])
+def test_bad_options_name_value_and_limit(text, capsys, extra, message):
+    assert main(["bench", "perplexity", "--text", str(text), "--model", "tiny-shakespeare", *extra]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_text_that_is_none(tmp_path, capsys):
+    assert main(["bench", "perplexity", "--text", str(tmp_path / "none.txt")]) == 2
+    (tmp_path / "bytes").write_bytes(b"ab\xff")
+    assert main(["bench", "perplexity", "--text", str(tmp_path / "bytes")]) == 2
+    assert "byte 2 is 0xff" in capsys.readouterr().err
