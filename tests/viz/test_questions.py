@@ -121,7 +121,7 @@ def test_html_is_well_formed_and_stands_alone(what):
 
 
 def test_options_are_details_and_say_so_in_words_and_signs():
-    card = ask("03.1").html()
+    card = ask("03.2").html()
     assert card.count("<details") == card.count("<summary") == 4
     assert card.count("✓ Right.") == 1
     assert card.count("✗ No.") == 3
@@ -258,8 +258,8 @@ def test_numbers_of_lesson_02():
 def test_numbers_of_lesson_03():
     llama = of("Llama-3-8B", torch.bfloat16)
     entries = num_blocks_for(8192, 16)
-    says("03.3", entries, f"{entries * 4 // 2**10} KiB", f"{8192 * per_token(llama) // 2**30} GiB", f"{8192 * 4 // 2**10} KiB",
-         f"{16 * per_token(llama) // 2**20} MiB")
+    says("03.5", entries, f"{entries * 4 // 2**10} KiB", f"{8192 * per_token(llama) // 2**30} GiB", f"{8192 * 4 // 2**10} KiB",
+         f"{16 * per_token(llama) // 2**20} MiB", f"{entries * 4 * llama.num_layers // 2**10} KiB", llama.num_layers)
     manager = PagedKVManager(8, 4)
     scheduler = Scheduler(SchedulerConfig(64), manager)
     scheduler.add(Request("A", tuple(range(7)), max_tokens=9))
