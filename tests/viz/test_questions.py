@@ -329,11 +329,11 @@ def forked(prompt, n, tokens):
 def test_numbers_of_lesson_06():
     copies, used, unshared = forked(23, 4, 1)
     assert copies == 3
-    says("06.2", used, unshared, 23)
+    says("06.5", used, unshared, 23, 23 + 4 * 7, 4 * (23 + 7))
     assert forked(32, 4, 1)[0] == 0
-    says("06.6", percent(1 - used / unshared), unshared)
+    says("06.4", percent(1 - used / unshared), unshared)
     late = forked(23, 4, 127)
-    says("06.6", percent(1 - late[1] / late[2]), late[2])
+    says("06.4", percent(1 - late[1] / late[2]), late[2])
     assert late[2] - late[1] == unshared - used == 3
 
 
