@@ -16,6 +16,8 @@ from torch import Tensor
 from .cache import LayerCache, write
 from .metadata import AttentionMetadata
 
+KEYS, VALUES = 0, 1
+
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, meta: AttentionMetadata, window: int | None, scale: float,
@@ -23,7 +25,7 @@ def attend(
     """Causal attention of one layer for a mixed batch of prompts, chunks and decode tokens: ``[T, num_heads, head_dim]``, as ``q``.
 
     q: ``[T, num_heads, head_dim]``; k, v: ``[T, num_kv_heads, head_dim]`` of the same tokens. num_heads is a multiple of num_kv_heads and
-    query head h reads KV head ``h // (num_heads // num_kv_heads)``. cache: the layer's ``(keys, values)``, in any floating point dtype.
+    query head h reads KV head ``h // (num_heads // num_kv_heads)``. cache: the layer's `LayerCache`, in any floating point dtype or int8.
     window: None, or a number of tokens: position p then sees positions ``p - window + 1`` to p only. scale multiplies q . k before
     the softmax.
 
@@ -46,8 +48,9 @@ def attend(
     starts = meta.host_query_start_loc
     for i, seq_len in enumerate(meta.host_seq_lens):
         rows = slice(starts[i], starts[i + 1])
+        keys, values = (read_as(q.dtype, cache, which, pages[i], seq_len)[None] for which in (KEYS, VALUES))
         results[:, :, rows] = F.scaled_dot_product_attention(
-            queries[:, :, rows], read(cache[0], pages[i], seq_len)[None].to(q.dtype), read(cache[1], pages[i], seq_len)[None].to(q.dtype),
+            queries[:, :, rows], keys, values,
             attn_mask=visible(starts[i + 1] - starts[i], seq_len, window, q.device), scale=scale, enable_gqa=num_heads != num_kv_heads,
         )
     return out
@@ -60,6 +63,14 @@ def page_tables(block_tables: Tensor, num_kv_heads: int) -> Tensor:
     """
     heads = torch.arange(num_kv_heads, device=block_tables.device)
     return block_tables[:, None].long() * num_kv_heads + heads[:, None]
+
+
+def read_as(dtype: torch.dtype, cache: LayerCache, which: int, pages: Tensor, seq_len: int) -> Tensor:
+    """`read` of a layer's keys (``which`` 0) or values (1), in ``dtype``; int8 codes are multiplied by their scales."""
+    numbers = read(cache[which], pages, seq_len).to(dtype)
+    if cache[which].dtype != torch.int8:
+        return numbers
+    return numbers * read(cache[2 + which].unsqueeze(-1), pages, seq_len).to(dtype)
 
 
 def read(tensor: Tensor, pages: Tensor, seq_len: int) -> Tensor:

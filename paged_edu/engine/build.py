@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..attention import reference
+from ..attention import backends
 from ..attention.cache import KVCache, bytes_per_block
 from ..config import CONTIGUOUS, EngineConfig
 from ..core.contiguous import ContiguousKVManager
@@ -93,22 +93,25 @@ def _build(config: EngineConfig, path: Path) -> tuple[Engine, MemoryPlan]:
     if max_model_len > spec.max_positions:
         raise ValueError(f"max_model_len is {max_model_len}; {config.model} has positions for {spec.max_positions} tokens")
     limits = scheduler_config(config, max_model_len)
+    backend = backends.choose(config.attention_backend, device, dtype, spec.head_dim)
     tokenizer = None
     if not config.skip_tokenizer_init:
         tokenizer = load_tokenizer(resolve(config.tokenizer) if config.tokenizer is not None else path)
     model, spec = load_model(path, dtype, device)
     # A tied head is one tensor under two names: count storages.
     weights = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in (*model.parameters(), *model.buffers())}
-    block_bytes = bytes_per_block(spec.num_layers, spec.num_kv_heads, config.block_size, spec.head_dim, dtype)
+    kv_dtype = torch.int8 if config.kv_cache_dtype == "int8" else dtype
+    pages = spec.num_kv_heads, config.block_size, spec.head_dim, kv_dtype
+    block_bytes = bytes_per_block(spec.num_layers, *pages)
     sized = config if config.kv_manager == "paged" else replace(config, swap_space=0)
     plan = plan_blocks(sized, max_model_len, block_bytes, sum(weights.values()), device)
-    cache = KVCache(spec.num_layers, plan.num_blocks, spec.num_kv_heads, config.block_size, spec.head_dim, dtype, device)
+    cache = KVCache(spec.num_layers, plan.num_blocks, *pages, device, copy_pages=backend.copy_pages)
     cpu_cache = None
     if plan.num_cpu_blocks:
-        cpu_cache = KVCache(spec.num_layers, plan.num_cpu_blocks, spec.num_kv_heads, config.block_size, spec.head_dim, dtype, "cpu")
+        cpu_cache = KVCache(spec.num_layers, plan.num_cpu_blocks, *pages, "cpu", for_swapping=True)
     manager = build_manager(config, plan.num_blocks, max_model_len, plan.num_cpu_blocks)
     sampler = Sampler(vocab_limit=spec.vocab_size if tokenizer is None else min(spec.vocab_size, len(tokenizer)))
-    runner = ModelRunner(model, cache, reference.attend, sampler, device, cpu_cache=cpu_cache)
+    runner = ModelRunner(model, cache, backend.attend, sampler, device, cpu_cache=cpu_cache, backend=backend.name)
     policy = Priority() if config.scheduling_policy == "priority" else FCFS()
     engine = Engine(
         Scheduler(limits, manager, policy), runner, tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids, seed=config.seed,

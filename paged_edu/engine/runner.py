@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..attention.cache import KVCache
 from ..attention.metadata import Attend, ModelInput, build_input
+from ..attention.swap import Swapper
 from ..core.plan import ScheduledSeq, SchedulerOutput, StepResult
 from ..model.spec import CausalLM
 from ..sampling.logprobs import ROWS_AT_ONCE, TokenLogprobs
@@ -34,20 +35,22 @@ class Runner(Protocol):
 class ModelRunner:
     """Runs the plan on a torch model.
 
-    ``model`` and ``cache`` are on ``device``; ``attend`` is the attention backend; ``cpu_cache`` holds the blocks of swapped-out sequences
-    (None: nothing is ever swapped); ``clock`` gives seconds.
+    ``model`` and ``cache`` are on ``device``; ``attend`` is the attention backend, called ``backend``; ``cpu_cache`` holds the
+    blocks of swapped-out sequences (None: nothing is ever swapped); ``clock`` gives seconds.
     """
 
     gives_logprobs = True
 
     def __init__(
         self, model: CausalLM, cache: KVCache, attend: Attend, sampler: Sampler, device: torch.device,
-        clock: Callable[[], float] = time.perf_counter, cpu_cache: KVCache | None = None,
+        clock: Callable[[], float] = time.perf_counter, cpu_cache: KVCache | None = None, backend: str = "reference",
     ) -> None:
         self.model: CausalLM | None = model
         self.cache: KVCache | None = cache
         self.cpu_cache = cpu_cache
+        self.swapper = Swapper(cache, cpu_cache) if cpu_cache is not None else None
         self.attend = attend
+        self.backend = backend
         self.sampler = sampler
         self.device = device
         self.clock = clock
@@ -58,10 +61,10 @@ class ModelRunner:
             raise RuntimeError("this runner is closed")
         start = self.clock()
         if output.swap_out or output.swap_in:
-            if self.cpu_cache is None:
+            if self.swapper is None:
                 raise RuntimeError(f"step {output.step} swaps blocks, and this runner has no cache in host memory")
-            self.cache.copy_to(self.cpu_cache, output.swap_out)
-            self.cpu_cache.copy_to(self.cache, output.swap_in)
+            self.swapper.out(output.swap_out)
+            self.swapper.back(output.swap_in)
         self.cache.copy_blocks(output.copies)
         if not output.scheduled:
             return StepResult(elapsed=self.clock() - start)
@@ -100,4 +103,6 @@ class ModelRunner:
 
     def close(self) -> None:
         """Drop weights and cache."""
-        self.model = self.cache = self.cpu_cache = None
+        if self.swapper is not None:
+            self.swapper.wait()
+        self.model = self.cache = self.cpu_cache = self.swapper = None

@@ -108,14 +108,14 @@ def _download(name: str) -> Path:
 def choose_dtype(dtype: str, spec: ModelSpec, device: torch.device | str) -> torch.dtype:
     """The type to load the weights in.
 
-    "auto": float32 off CUDA (half types are slow there); on CUDA the checkpoint's own, except that bfloat16 becomes float16 on a GPU that
-    lacks it (T4). Otherwise one of `DTYPES`, or vLLM's "half" and "float". Raises ValueError naming the choices.
+    "auto": float32 off CUDA (half types are slow there); on CUDA the checkpoint's own, and float16 on GPUs before capability 8 (a T4),
+    which have no bfloat16, and tensor cores for float16 only. Otherwise one of `DTYPES`, or vLLM's "half" and "float". Raises ValueError
+    naming the choices.
     """
     if dtype == "auto":
         if torch.device(device).type != "cuda":
             return torch.float32
-        no_bf16 = spec.dtype == torch.bfloat16 and torch.cuda.get_device_capability(device) < (8, 0)
-        return torch.float16 if no_bf16 else spec.dtype
+        return torch.float16 if torch.cuda.get_device_capability(device) < (8, 0) else spec.dtype
     if (chosen := DTYPES.get(_ALIASES.get(dtype, dtype))) is None:
         raise ValueError(f"dtype {dtype!r} is not one of auto, {', '.join([*DTYPES, *_ALIASES])}")
     return chosen

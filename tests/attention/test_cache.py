@@ -23,11 +23,12 @@ def snapshot(cache: KVCache) -> list[list[torch.Tensor]]:
     return [[t.clone() for t in layer] for layer in cache]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8])
 def test_shapes_and_size(dtype: torch.dtype) -> None:
     cache = KVCache(3, 7, 2, 16, 8, dtype, "cpu")
     assert len(cache) == 3
-    assert all(t.shape == (7, 2, 16, 8) and t.dtype == dtype and t.is_contiguous() for layer in cache for t in layer)
+    assert all(t.shape == (7, 2, 16, 8) and t.dtype == dtype and t.is_contiguous() for layer in cache for t in layer[:2])
+    assert all(t.shape == (7, 2, 16) and t.dtype == torch.float32 and t.is_contiguous() for layer in cache for t in layer[2:])
     held = sum(t.numel() * t.element_size() for layer in cache for t in layer)
     assert held == 7 * bytes_per_block(3, 2, 16, 8, dtype)
 
@@ -52,14 +53,48 @@ def test_copy_blocks_moves_bytes_in_all_layers(data: st.DataObject) -> None:
                 assert tensor[block].numpy().tobytes() == old[came_from.get(block, block)].numpy().tobytes()
 
 
-def test_copy_keeps_nan_payloads_and_works_on_longer_tuples() -> None:
+def test_copy_keeps_nan_payloads() -> None:
     cache = random_cache()
-    scales = torch.arange(8.0)[:, None]
-    cache.layers[1] = (*cache.layers[1], scales)  # a quantised cache has scales too
     cache.layers[0][0][2].fill_(float("nan"))
     cache.copy_blocks([Copy(2, 5)])
     assert cache[0][0][5].isnan().all()
-    assert scales[5] == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_a_cache_for_swapping_keeps_each_block_in_one_piece_and_gives_it_back(dtype: torch.dtype) -> None:
+    here, there = random_cache(dtype=dtype), KVCache(3, 5, 2, 4, 5, dtype, "cpu", for_swapping=True)
+    assert all(stack[:, 2].is_contiguous() for stack in there.stacks)
+    assert not any(stack[:, 2].is_contiguous() for stack in here.stacks)
+    kept = [stack.clone() for stack in here.stacks]
+    here.copy_to(there, [Copy(6, 0), Copy(1, 4)])
+    here.fill_(0)
+    there.copy_to(here, [Copy(4, 1), Copy(0, 6)])
+    for stack, old in zip(here.stacks, kept, strict=True):
+        assert len(here.stacks) == (4 if dtype == torch.int8 else 2)
+        assert stack[:, [1, 6]].numpy().tobytes() == old[:, [1, 6]].numpy().tobytes()
+
+
+def test_an_int8_cache_keeps_codes_and_a_scale_for_each_token_and_head() -> None:
+    cache = KVCache(1, 3, 2, 4, 8, torch.int8, "cpu").fill_(float("nan"))
+    k = torch.randn(3, 2, 8) * torch.tensor([0.01, 1.0, 100.0])[:, None, None]
+    k[1, 1] = 0
+    write(cache[0], k, -2 * k, torch.tensor([5, -1, 2]))
+    codes, _, k_scale, v_scale = cache[0]
+    for token, (block, offset) in ((0, (1, 1)), (2, (0, 2))):
+        torch.testing.assert_close(k_scale[block, :, offset], k[token].abs().amax(-1) / 127)
+        torch.testing.assert_close(v_scale[block, :, offset], 2 * k[token].abs().amax(-1) / 127)
+        back = codes[block, :, offset] * k_scale[block, :, offset, None]
+        assert ((back - k[token]).abs() <= k_scale[block, :, offset, None] / 2 * 1.0001).all()
+        assert (codes[block, :, offset].abs().amax(-1) == 127).all()
+    assert k_scale.isnan().sum() == 2 * 4 * 3 - 4                    # two tokens of two heads, nothing else
+    write(cache[0], k, k, torch.tensor([0, 1, 2]))
+    assert k_scale[0, 1, 1] == 0
+    assert not codes[0, 1, 1].any()                                  # zeros, not 0 / 0
+
+
+def test_one_layers_numbers_are_its_share_of_the_stacks() -> None:
+    cache = random_cache()
+    assert all(cache[i][kind].data_ptr() == cache.stacks[kind][i].data_ptr() for i in range(3) for kind in range(2))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +164,7 @@ def test_write_casts_and_checks_the_range() -> None:
 def test_bad_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="block_size must be at least 1, not 0"):
         KVCache(1, 4, 2, 0, 8, torch.float32, "cpu")
-    with pytest.raises(ValueError, match=r"torch\.int8"):
-        KVCache(1, 4, 2, 16, 8, torch.int8, "cpu")
+    with pytest.raises(ValueError, match=r"torch\.int32"):
+        KVCache(1, 4, 2, 16, 8, torch.int32, "cpu")
     with pytest.raises(ValueError, match="num_layers"):
         bytes_per_block(0, 1, 1, 1, torch.float32)

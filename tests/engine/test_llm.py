@@ -176,7 +176,7 @@ def test_bad_options_name_value_and_limit(name, value, message):
 
 @pytest.mark.parametrize(("name", "value"), [
     ("quantization", "int8"), ("tensor_parallel_size", 2),
-    ("kv_cache_dtype", "int8"), ("attention_backend", "triton"),
+    ("kv_cache_dtype", "fp8"), ("attention_backend", "cpu"),
 ])
 def test_what_is_not_served_yet_is_refused_by_name(name, value):
     with pytest.raises(UnsupportedError, match=f"{name}=.*not served yet"):
@@ -321,7 +321,7 @@ def test_a_plan_that_the_runner_cannot_carry_out_is_refused(llm):
     from paged_edu.core.plan import Copy, SchedulerOutput
 
     runner = llm.engine.runner
-    kept, runner.cpu_cache = runner.cpu_cache, None
+    kept, runner.swapper = runner.swapper, None
     with pytest.raises(RuntimeError, match="step 1 swaps blocks, and this runner has no cache in host memory"):
         runner.execute(SchedulerOutput(1, swap_out=(Copy(0, 1),)), {})
-    runner.cpu_cache = kept
+    runner.swapper = kept
