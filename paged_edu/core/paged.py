@@ -317,7 +317,7 @@ class PagedKVManager:
                 entries[block] += 1
         for block, (count, listed) in enumerate(zip(self.pool.ref_counts, entries, strict=True)):
             if count != listed:
-                raise IntegrityError(f"block {block} counts {count} references but appears in {listed} block tables")
+                raise IntegrityError(f"block {block} has a reference count of {count} but appears in {listed} of the block tables")
         if both := self.tables.keys() & self.swapped.tables.keys():
             raise IntegrityError(f"sequences {sorted(both)} have a table here and one in host memory")
         for seq_id, table in self.tables.items():

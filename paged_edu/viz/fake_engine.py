@@ -25,18 +25,20 @@ from ..sampling.params import SamplingParams
 class FakeEngine:
     """One step a call, one invented token a caught-up sequence. Whoever listens gets every event.
 
-    ``kv_manager`` is that of `EngineConfig`; the last three are the paged one's.
+    ``kv_manager`` is that of `EngineConfig`, and so are the limits; the last three are the paged manager's.
     """
 
     def __init__(
         self, num_blocks: int, block_size: int = 16, max_model_len: int = 256, max_num_batched_tokens: int = 4096, kv_manager: str = "paged", *,
-        num_cpu_blocks: int = 0, prefix_caching: bool = False, preemption_mode: str = "auto",
+        max_num_seqs: int = 256, num_cpu_blocks: int = 0, prefix_caching: bool = False, preemption_mode: str = "auto",
     ) -> None:
         one_of("kv_manager", kv_manager, ("paged", *CONTIGUOUS))
         manager: KVManager = PagedKVManager(num_blocks, block_size, prefix_caching=prefix_caching, num_cpu_blocks=num_cpu_blocks)
         if kv_manager != "paged":
             manager = ContiguousKVManager(num_blocks, block_size, CONTIGUOUS[kv_manager], max_model_len)
-        config = SchedulerConfig(max_model_len=max_model_len, max_num_batched_tokens=max_num_batched_tokens, preemption_mode=preemption_mode)
+        config = SchedulerConfig(
+            max_model_len=max_model_len, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, preemption_mode=preemption_mode,
+        )
         self.scheduler = Scheduler(config, manager)
         self.runner = FakeRunner(num_blocks, block_size, num_cpu_blocks=num_cpu_blocks)
         self.last_output: SchedulerOutput | None = None

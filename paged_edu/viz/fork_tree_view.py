@@ -14,7 +14,7 @@ from .request_view import RequestView
 class ForkTreeView(RequestView):
     """See `View`; ``request``: whose branches, by its id. By default the newest request that has several; a click on a letter elsewhere chooses.
 
-    Samples and beams are numbered from 1 in the order in which they came; a beam that goes on twice is a branch and a new one that forked from it.
+    Samples and beams are numbered from 0 in the order in which they came; a beam that goes on twice is a branch and a new one that forked from it.
     """
 
     module = "forks"

@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from solutions import ALL, NAMES
@@ -25,7 +26,7 @@ from paged_edu.viz.check import ask, drill, hint, quiz, task
 from paged_edu.viz.exercises.drills import DRILLS
 from paged_edu.viz.exercises.lesson_01 import MODELS
 from paged_edu.viz.exercises.lesson_05 import OUTPUTS
-from paged_edu.viz.fake_engine import trace24
+from paged_edu.viz.fake_engine import FakeEngine, trace24
 
 QUESTIONS = [question for lesson in exercises.LESSONS for question in questions.of_lesson(lesson)[0].values()]
 IDS = [question.name for question in QUESTIONS]
@@ -121,7 +122,7 @@ def test_html_is_well_formed_and_stands_alone(what):
 
 
 def test_options_are_details_and_say_so_in_words_and_signs():
-    card = ask("03.1").html()
+    card = ask("03.2").html()
     assert card.count("<details") == card.count("<summary") == 4
     assert card.count("✓ Right.") == 1
     assert card.count("✗ No.") == 3
@@ -258,8 +259,8 @@ def test_numbers_of_lesson_02():
 def test_numbers_of_lesson_03():
     llama = of("Llama-3-8B", torch.bfloat16)
     entries = num_blocks_for(8192, 16)
-    says("03.3", entries, f"{entries * 4 // 2**10} KiB", f"{8192 * per_token(llama) // 2**30} GiB", f"{8192 * 4 // 2**10} KiB",
-         f"{16 * per_token(llama) // 2**20} MiB")
+    says("03.5", entries, f"{entries * 4 // 2**10} KiB", f"{8192 * per_token(llama) // 2**30} GiB", f"{8192 * 4 // 2**10} KiB",
+         f"{16 * per_token(llama) // 2**20} MiB", f"{entries * 4 * llama.num_layers // 2**10} KiB", llama.num_layers)
     manager = PagedKVManager(8, 4)
     scheduler = Scheduler(SchedulerConfig(64), manager)
     scheduler.add(Request("A", tuple(range(7)), max_tokens=9))
@@ -272,6 +273,19 @@ def test_numbers_of_lesson_03():
     small.add(Request("A", tuple(range(16)), max_tokens=1))
     assert len(advance(small).scheduled[0].block_table) == 1
     assert not small.has_unfinished()
+
+
+def until_first_token(budget):
+    """Milliseconds by the times that the lesson quotes, from the arrival of 1,000 tokens of a prompt beside three decodes."""
+    server = FakeEngine(70, 16, 2048, budget, max_num_seqs=8)
+    server.add([(8, 60)] * 3)
+    server.step(), server.step()
+    server.add([(1000, 8)])
+    total, output = 0.0, None
+    while output is None or not output.scheduled[-1].num_samples:
+        output = server.step()
+        total += np.interp(output.num_tokens, (1, 32, 64, 128, 256, 512, 1024, 2048), (17.5, 18.0, 18.8, 25.1, 31.9, 66.9, 131.2, 238.0))
+    return total
 
 
 def test_numbers_of_lesson_05():
@@ -295,7 +309,8 @@ def test_numbers_of_lesson_05():
     assert one.step == 11 + 7 - 1
     lengths = (12, 64, 7, 33)
     total = 4 * max(lengths)
-    says("05.6", *lengths, sum(lengths), total, percent(1 - sum(lengths) / total), percent(sum(lengths) / total))
+    says("05.4", *lengths, sum(lengths), total, total - sum(lengths), percent(1 - sum(lengths) / total), percent(sum(lengths) / total))
+    says("05.5", f"{until_first_token(64):.0f}", f"{until_first_token(2048):.0f}")
 
 
 def forked(prompt, n, tokens):
@@ -314,11 +329,11 @@ def forked(prompt, n, tokens):
 def test_numbers_of_lesson_06():
     copies, used, unshared = forked(23, 4, 1)
     assert copies == 3
-    says("06.2", used, unshared, 23)
+    says("06.5", used, unshared, 23, 23 + 4 * 7, 4 * (23 + 7))
     assert forked(32, 4, 1)[0] == 0
-    says("06.6", percent(1 - used / unshared), unshared)
+    says("06.4", percent(1 - used / unshared), unshared)
     late = forked(23, 4, 127)
-    says("06.6", percent(1 - late[1] / late[2]), late[2])
+    says("06.4", percent(1 - late[1] / late[2]), late[2])
     assert late[2] - late[1] == unshared - used == 3
 
 

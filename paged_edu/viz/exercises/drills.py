@@ -16,7 +16,7 @@ Drill = Callable[[Random], tuple[str, str]]
 
 
 def blocks_of_a_request(random: Random) -> tuple[str, str]:
-    """Blocks that a request ends with: the last sampled token's keys and values are never written."""
+    """Blocks that a request ends with: the last sampled token is never cached."""
     B = random.choice((2, 4, 8, 16))
     prompt, output = random.randint(1, 3 * B), random.randint(1, 3 * B)
     scheduler = Scheduler(SchedulerConfig(max_model_len=256), PagedKVManager(64, B))
@@ -24,8 +24,8 @@ def blocks_of_a_request(random: Random) -> tuple[str, str]:
     most = 0
     while scheduler.has_unfinished():
         most = max(most, *(len(item.block_table) for item in advance(scheduler).scheduled))
-    problem = f"{counted(prompt, 'prompt token')}, {counted(output, 'token')} to write, B = {B}. How many blocks has the request when it ends?"
-    return problem, f"{counted(most, 'block')}: {prompt} + {output} - 1 = {prompt + output - 1} tokens are ever written"
+    problem = f"A prompt of {counted(prompt, 'token')}, an answer of {output}, B = {B}. How many blocks has the request when it ends?"
+    return problem, f"{counted(most, 'block')}: {prompt} + {output} - 1 = {prompt + output - 1} tokens are ever cached"
 
 
 def copies_of_a_fork(random: Random) -> tuple[str, str]:
@@ -41,7 +41,7 @@ def copies_of_a_fork(random: Random) -> tuple[str, str]:
     copies = manager.reserve(seqs, [1] * n) or []
     used = manager.pool.num_used
     problem = (
-        f"A prompt of {counted(prompt, 'token')} with n = {n} and B = {B}; every branch writes one token. "
+        f"A prompt of {counted(prompt, 'token')} with n = {n} and B = {B}; every branch then computes its first token. "
         "How many copies are made, and how many blocks are in use then?"
     )
     return problem, f"{counted(len(copies), 'copy', 'copies')}, {counted(used, 'block')}"

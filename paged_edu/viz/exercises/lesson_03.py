@@ -122,7 +122,8 @@ EXERCISES = (
         hints=(
             "A position is a page number and a place on the page, like page 2, line 3 of a book whose pages are stored out of order.",
             "`divmod(pos, B)` gives both. Look into `table` with the first.",
-            "logical, offset = divmod(pos, B); the answer is table[logical] * B + offset",
+            "split `pos` by `B` into quotient and remainder; look the quotient up in `table`; that block's first slot is its number times `B`; go "
+            "on by the remainder",
         ),
         judge="BlockTable.slot",
         passed=(
@@ -160,7 +161,8 @@ EXERCISES = (
         hints=(
             "Decide first, take afterwards. Half an allocation helps nobody, and its blocks are lost.",
             "Two different limits: `len(free)` is what there is now, `num_blocks` what there ever can be.",
-            "if n > num_blocks: never; if n > len(free): later; blocks = free[:n]; del free[:n]; return blocks",
+            "if not even the whole pool would do: never; if what is free will not do: later; otherwise note the first n of `free`, remove them "
+            "from that very list (a shortened copy would leave the caller's as it was), and return them",
         ),
         judge="BlockPool and PagedKVManager.status",
         passed="LATER promises that waiting helps; NEVER that it does not, so the request is refused at the door. Neither costs a block.",

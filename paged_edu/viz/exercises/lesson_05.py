@@ -103,12 +103,12 @@ EXERCISES = (
         signature="admit(running, waiting, places)",
         statement=(
             "Called before every step: `running` and `waiting` list request numbers, the first come first; `places` may run at once. Return the "
-            "list of those to admit now. Twelve requests with 3 12 4 5 10 2 6 3 9 2 4 4 tokens to write and four places should take 18 steps."
+            "list of those to admit now. Twelve requests with answers of 3 12 4 5 10 2 6 3 9 2 4 4 tokens and four places should take 18 steps."
         ),
         hints=(
             "A place is free as soon as one request has ended. Why should the next one wait for the others?",
             "How many places are free is `places - len(running)`; who comes first is at the head of `waiting`.",
-            "return the first (places - len(running)) of waiting",
+            "count the free places; from the head of `waiting`, as many as that; nobody is an answer too",
         ),
         judge="Scheduler",
         passed="Continuous batching is this one line, asked at every step: 18 steps where waiting for the whole batch takes 31.",
@@ -116,7 +116,7 @@ EXERCISES = (
         fixed=_admit_fixed,
         draw=_draw_admit,
         drive=_admit_drive,
-        tell=lambda case: f"requests with {' '.join(map(str, case.args[0]))} tokens to write, {counted(case.args[1], 'place')}",
+        tell=lambda case: f"answers of {' '.join(map(str, case.args[0]))} tokens, {counted(case.args[1], 'place')}",
         say=_say_admitted,
         misconceptions=(
             Misconception(
@@ -152,12 +152,13 @@ EXERCISES = (
             "prompt of 1,000 tokens give chunks of 253, 253, 253 and 241; it samples after the last."
         ),
         hints=(
-            "Who writes an answer already should not wait for somebody's long prompt.",
+            "Whoever is in the middle of an answer should not wait for somebody's long prompt.",
             "One rule: `num_computed_tokens` catches up with `num_tokens`; a sequence samples when it has caught up.",
-            "tokens = min(left, budget - decodes); return tokens, tokens == left",
+            "give each decode its one token of the budget; the prompt gets what remains, but not more than it has left; it samples if nothing of "
+            "it is left after that",
         ),
         judge="Scheduler",
-        passed="Nobody's next token waits for a whole prompt, and the long prompt's first token comes a little later: that is the trade.",
+        passed="Nobody's next token waits for a whole prompt; with small chunks the long prompt's own first token comes later: that is the trade.",
         read=tuple_of(integer, boolean, what="(tokens, samples)"),
         fixed=_chunk_fixed,
         draw=_draw_chunk,

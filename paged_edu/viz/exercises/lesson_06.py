@@ -179,8 +179,8 @@ EXERCISES = (
         hints=(
             "Writing in place is fine for whoever is alone with the block. Who copies leaves it, so somebody becomes the last.",
             "Look at `counts[old]` before each write: 4, 3, 2, 1. What does the fourth writer find?",
-            "old = tables[seq][index]; if counts[old] == 1: return None; new = free.pop(0); counts[new] = 1; counts[old] -= 1; tables[seq][index] ="
-            " new; return old, new",
+            "note which block the table names now; if its count says that nobody else has it: None; otherwise take the next free block, bring the "
+            "counts of both up to date (who has the new one? how many still have the old one?), put the new one into the table, and return both",
         ),
         judge="BlockTable.copy_on_write",
         passed="Of n branches n - 1 copy, one block each, and the last writes in place. The 16 tokens of the full block are still stored once.",
@@ -218,8 +218,8 @@ EXERCISES = (
         hints=(
             "A block that is still needed must never have a count of 0, not even for a moment.",
             "Two loops: one over the new tables, one over the old. Which one first?",
-            "children = [list(tables[p]) for p in parents]; raise the count of each of their blocks; then lower those of the old tables, and free "
-            "what is at 0",
+            "for each parent a copy of its table, and one more for every block in it; when all of them are made: for every block in the old tables "
+            "one less, and whatever comes to 0 goes back to `free`",
         ),
         judge="BlockTable.fork and release",
         passed="Beams that change parents move numbers in tables. A candidate of 500 tokens of OPT-13B would be 391 MiB to copy.",

@@ -4,89 +4,156 @@ from __future__ import annotations
 from .question import Question, right, wrong
 
 CELLS = {
-    "03-translate": "From position to slot",
     "03-third-block": "A block when it is needed",
-    "03-last": "The last token is never written",
-    "03-free": "Two requests",
-    "03-cost": "What a table costs",
+    "03-translate": "From position to slot",
+    "03-last": "Blocks for a whole life",
     "03-status": "OK, LATER, NEVER",
+    "03-cost": "What a table costs",
+    "03-54": "What must always be true",
+    "03-58": "Break it",
 }
 """Cell id -> the words under which a reader finds it."""
 
 QUESTIONS = (
     Question(
-        "03.1", "Who translates a position into a slot?", "03-translate",
+        "03.1", "A prompt of 7 tokens with B = 4 has the table [7, 1]. In which step does it get its third block?", "03-third-block",
         (
             right(
-                "Our own code, from a table of integers that it gets as an argument.",
-                "The scheduler does it for the tokens that a step writes, the attention kernel for those that it reads.",
+                "In the step that computes position 8.",
+                "Positions 0 to 7 fill the two blocks. A block is taken for the token that needs it, not a step earlier.",
             ),
-            wrong("The GPU's memory management unit.", "It translates addresses too, for every program, and knows nothing of blocks or tokens."),
-            wrong("The device walks a linked list of blocks.", "A table is an array: any position is found in one step, by a division."),
-            wrong("The table is built into the kernel.", "The kernel is compiled once. The tables change in every step and are passed to it."),
-        ),
-    ),
-    Question(
-        "03.2", "When is a block free again?", "03-free",
-        (
-            right("When the last reference to it goes.", "Each table entry counts. A block that two tables share is freed by the second."),
-            wrong("When its prompt has been computed.", "Every later token still reads the prompt's keys and values."),
             wrong(
-                "When a garbage collector comes by.",
-                "It is free in the same moment in which its count reaches 0, and can be handed out in the same step.",
+                "In the step that computes position 7, because that fills block 1.",
+                "That step ends with two full blocks. If the request ended there, a third would never have been needed.",
             ),
-            wrong("When it has not been used for some time.", "While somebody refers to it, it is read in every step. Idle blocks are lesson 07."),
-        ),
-    ),
-    Question(
-        "03.3", "How large is the block table of 8,192 tokens of Llama-3-8B, B = 16?", "03-cost",
-        (
-            right("2 KiB: 512 entries of 4 bytes.", "The keys and values that it leads to are 1 GiB. Indirection costs next to no memory."),
-            wrong("As large as the cache.", "It holds one number a block, and a block is 2 MiB."),
-            wrong("32 KiB: one entry a token.", "One entry a *block*; the place within a block is the remainder of the division."),
             wrong(
-                "It depends on the size of the pool.",
-                "A sequence's table grows with the sequence. A pool ten times as large does not lengthen it.",
+                "At its admission, so that the answer is sure to have room.",
+                "A slab works like that: it keeps room for the longest possible answer. Here the prompt's own blocks are taken first, and no other.",
+            ),
+            wrong(
+                "In the step after position 8, once both blocks have overflowed.",
+                "Position 8 would have had no slot: keys and values need a place in the very step that computes them.",
             ),
         ),
     ),
     Question(
-        "03.4", "A prompt of 7 tokens with B = 4 has the table [7, 1]. In which step does it get its third block?", "03-third-block",
+        "03.2", "Who turns a position into a slot?", "03-translate",
         (
             right(
-                "In the step that writes position 8.",
-                "Positions 0 to 7 fill the two blocks. A block is taken by the token that needs it, not a step earlier.",
+                "The engine's own code, with a table of integers that it is handed as an argument.",
+                "The scheduler does it for the tokens that a step computes, the attention kernel for those that it reads.",
             ),
             wrong(
-                "In the step that writes position 7, when block 1 becomes full.",
-                "That step ends with two full blocks. If the request ends there, a third was never needed.",
+                "The memory management unit of the GPU, as it does for the pages of any program.",
+                "It translates addresses too, for every program, and knows nothing of blocks or tokens.",
             ),
-            wrong("At admission, for the longest possible answer.", "That is the contiguous way, and what paging does away with."),
-            wrong("In the step that writes position 9.", "Then position 8 would have had no slot."),
+            wrong(
+                "The attention kernel, which follows a pointer from each block to the next one.",
+                "A table is an array: any position is found in one step, by a division. Nobody walks along a list.",
+            ),
+            wrong(
+                "The attention kernel, into which the tables are compiled when the engine starts.",
+                "A kernel is compiled once. The tables change in every step and are passed to it.",
+            ),
         ),
     ),
     Question(
-        "03.5", "A prompt of 16 tokens, one token to write, B = 16. How many blocks are needed?", "03-last",
+        "03.3", "A prompt of 16 tokens, an answer of one token, B = 16. How many blocks does the engine hand out?", "03-last",
         (
             right(
-                "One.",
-                "The written token's own keys and values would only be needed for a token after it, and there is none: ceil((16 + 1 - 1) / 16) = 1.",
+                "One: the prompt fills it, and nothing else is ever cached.",
+                "The answer token's own keys and values would only be needed for a token after it, and there is none: ceil((16 + 1 - 1) / 16) = 1.",
             ),
-            wrong("Two: 17 tokens.", "17 tokens exist, 16 are ever in the cache. The last sampled token is never fed to the model."),
-            wrong("Two, one for the prompt and one for the answer.", "Prompt and answer are one sequence; they share blocks where they meet."),
-            wrong("None: a single token needs no cache.", "The prompt's own attention reads keys and values through the cache as well."),
+            wrong(
+                "Two: the seventeenth token is one more than a block holds.",
+                "17 tokens exist, 16 are ever cached. The last sampled token is never fed to the model.",
+            ),
+            wrong(
+                "Two: one for the prompt, and another where the answer begins.",
+                "Prompt and answer are one sequence; where they meet they share a block if it has room. With 10 + 6 tokens one block is enough.",
+            ),
+            wrong(
+                "None: nobody comes after the only answer token to read a cache.",
+                "The prompt's tokens read each other's keys and values, and all of them are cached. The first row of the table says 1.",
+            ),
         ),
     ),
     Question(
-        "03.6", "A pool of 4 blocks, 1 used. A request asks for 4. What is the answer, and how many blocks are free afterwards?", "03-status",
+        "03.4", "A pool of 4 blocks, 1 in use. A request asks for 4. What is it told, and how many blocks are free afterwards?", "03-status",
         (
-            right("LATER, and 3.", "In an empty pool it would fit, so waiting helps. Until then nothing is taken: all or nothing."),
-            wrong("NEVER, and 3.", "NEVER means: not even alone. Four of four blocks will do."),
+            right("LATER, and 3: nothing is taken.", "In an empty pool it would fit, so waiting helps. Until then it holds nothing: all or nothing."),
+            wrong("NEVER, and 3: it asks for more than is free.", "NEVER means: not even alone in the pool. Four of four blocks will do."),
             wrong(
                 "LATER, and 0: it keeps the three until the fourth comes.",
                 "Then the three would help nobody, and two requests that each hold half could wait for each other for ever.",
             ),
-            wrong("OK, with 3 blocks.", "A prompt whose last tokens have no slot cannot be computed."),
+            wrong(
+                "OK, and 0: it begins with three and gets the fourth in time.",
+                "The whole prompt's blocks are taken at once. With half of them it could be stuck in mid-prompt, and hold what others need.",
+            ),
+        ),
+    ),
+    Question(
+        "03.5", "How large is the block table of 8,192 tokens of Llama-3-8B, with B = 16?", "03-cost",
+        (
+            right(
+                "2 KiB: an entry of 4 bytes for each block that its tokens lie in.",
+                "512 entries lead to 1 GiB of keys and values, 2 MiB a block. Indirection costs next to no memory.",
+            ),
+            wrong(
+                "32 KiB: an entry of 4 bytes for each of its tokens.",
+                "One entry a *block*; the place within a block is the remainder of the division.",
+            ),
+            wrong(
+                "64 KiB: a table of 2 KiB for each of the 32 layers.",
+                "One table serves all layers: a block's number means the same place in the cache of every layer.",
+            ),
+            wrong(
+                "That depends on the pool: it has an entry for each block that there is, used or not.",
+                "A table grows with its sequence. A pool ten times as large does not lengthen it.",
+            ),
+        ),
+    ),
+    Question(
+        "03.6", "When is a block free again?", "03-54",
+        (
+            right(
+                "When the last of the block tables that list it has let go of it.",
+                "Then its reference count is 0. Here the first table was the last one too; once tables share blocks, that makes a difference.",
+            ),
+            wrong(
+                "When the prompt in it has been computed, since attention is done with it.",
+                "Every later token still reads the prompt's keys and values.",
+            ),
+            wrong(
+                "When the pool's next clean-up finds that its request has ended.",
+                "Nothing cleans up from time to time. In the moment in which the count reaches 0, the block goes to the tail of the queue.",
+            ),
+            wrong(
+                "When no step has read it for some time, as in any other cache.",
+                "A running request reads all its blocks in every step, and one that has ended none. Time plays no part in it.",
+            ),
+        ),
+    ),
+    Question(
+        "03.7", "After every step a pool finds that free + used = all its blocks. What does that prove?", "03-58",
+        (
+            right(
+                "Each block is counted once, as free or as used.",
+                "And no more than that: a lost block counts as used. Only a comparison with the tables finds it.",
+            ),
+            wrong(
+                "No block has been lost since the pool was made.",
+                "The forgetful `free` lost blocks from step 2 on, and 1 + 59 was still 60.",
+            ),
+            wrong(
+                "No block is listed by the tables of two requests by mistake.",
+                "The sum does not know of tables. A block in two of them is one used block, as it should be.",
+            ),
+            wrong(
+                "Every computed token has a slot in its request's table.",
+                "That is the third invariant, and it is about tables. The sum looks at none.",
+            ),
         ),
     ),
 )

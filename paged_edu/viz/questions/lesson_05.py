@@ -6,10 +6,9 @@ from .question import Question, right, wrong
 CELLS = {
     "05-batching": "Static and continuous",
     "05-rule": "One rule",
-    "05-step": "Read a step",
+    "05-padding": "What padding costs",
     "05-chunks": "A long prompt in chunks",
     "05-one-token": "Break it",
-    "05-padding": "What padding costs",
 }
 """Cell id -> the words under which a reader finds it."""
 
@@ -18,78 +17,115 @@ QUESTIONS = (
         "05.1", "What is continuous batching?", "05-batching",
         (
             right(
-                "Before every step it is decided anew who takes part.",
+                "To decide before every step who takes part in it.",
                 "A place is given away in the step after it has become free: 18 steps for the twelve requests, not 31.",
             ),
-            wrong("Waiting a few milliseconds to collect requests.", "That is dynamic batching. Once its batch runs, nobody enters or leaves it."),
             wrong(
-                "Answering requests one after the other, without a pause.",
-                "Several run in the same step; that is what shares the reading of the weights.",
+                "To wait a few milliseconds until a batch has filled up, then to run it.",
+                "That is dynamic batching. Once its batch runs, nobody enters or leaves it.",
             ),
-            wrong("Padding all requests to the longest.", "Nothing is padded: a step's tokens stand one behind the other, of whatever sequence."),
+            wrong(
+                "To start a batch at once when the last has ended, so that the model is never idle.",
+                "A static server does that too. What stood empty there were places within a batch, not the time between two.",
+            ),
+            wrong(
+                "To let several requests share a step, so that the weights are read once for all.",
+                "That is batching of any kind, the static one too. What differs is when somebody may join.",
+            ),
         ),
     ),
     Question(
-        "05.2", "What does chunked prefill change?", "05-chunks",
+        "05.2", "How does the scheduler know whether a request is in prefill or in decode?", "05-rule",
         (
             right(
-                "Others' tokens come more steadily; the long prompt's first token a little later.",
-                "Its chunks share their steps with everybody's decodes, so no step is long.",
+                "It does not ask: whatever is known and not computed is computed, as far as the budget goes.",
+                "With 20 tokens missing it computes up to 20, with one missing one. Prompts, chunks and decodes are the same rule.",
             ),
-            wrong("Everything becomes faster.", "The work is the same. It is spread over more steps, which pleases those who wait for a next token."),
             wrong(
-                "Attention becomes approximate at the borders of chunks.",
-                "A chunk's tokens read all keys before them, through the table. The result is the same.",
+                "By a flag of the request, which is set when its prompt has been computed.",
+                "There is none, and none is needed: `num_computed_tokens` and `num_tokens` say how far behind it is.",
             ),
-            wrong("The prompt is cut and its beginning forgotten.", "Chunks are computed one after the other, and all of them stay in the cache."),
+            wrong(
+                "By the queue in which it stands: prompts wait in one, decodes in another.",
+                "Once a request runs, it is in the same list as all others, whatever is left of its prompt.",
+            ),
+            wrong(
+                "By its steps: the first is the prefill, and each later one is a decode.",
+                "A prompt in chunks takes several steps: three in the table, before the first token was sampled.",
+            ),
         ),
     ),
     Question(
-        "05.3", "A prompt of 50 tokens and 3 decodes share a step, and all catch up. For how many tokens are logits needed?", "05-step",
+        "05.3", "A prompt of 50 tokens and 3 decodes share a step, and all of them catch up. How many rows of logits are made?", "05-padding",
         (
             right(
                 "4: one for each sequence that has caught up.",
-                "Only the last token of a sequence says what comes next. For the other 49 of the prompt it is known.",
+                "Only the last token of a sequence says what comes next. For the other 49 of the prompt that is known.",
             ),
-            wrong("53: one for each token.", "Their keys and values are computed, their logits are not: nobody would look at them."),
-            wrong("3: the prompt writes nothing yet.", "It has caught up at the end of this step, so its first token is sampled now."),
+            wrong("53: one for each token that is computed.", "Their keys and values are computed, their logits are not: nobody would look at them."),
+            wrong("3: the prompt gets its first token a step later.", "It has caught up at the end of this step, so its first token is sampled now."),
             wrong(
-                "They cannot share a step: prompts and decodes need two passes.",
-                "One pass for all of them: a decode is a sequence with one new token.",
+                "1: all who share a step sample from the same scores.",
+                "They share the reading of the weights. Each has a past of its own, so each needs scores of its own.",
             ),
         ),
     ),
     Question(
-        "05.4", "How does the scheduler know whether a request is in prefill or in decode?", "05-rule",
+        "05.4", "Prompts of 12, 64, 7 and 33 tokens are padded to the longest. How much of what is computed is for nothing?", "05-padding",
+        (
+            right("54.7 %: 140 places of 256.", "4 x 64 = 256 places hold 116 tokens. In one list all 116 stand side by side, and nothing else."),
+            wrong("45.3 %: 116 places of 256.", "That is the share that is of use: 116 places hold a token."),
+            wrong(
+                "75 %: three prompts of four are too short.",
+                "Their own tokens are needed. What is for nothing is the distance of each to the longest.",
+            ),
+            wrong(
+                "Nothing: padding is masked, so it costs no work.",
+                "A mask keeps padding from having an effect. It goes through every layer all the same, and its results are thrown away.",
+            ),
+        ),
+    ),
+    Question(
+        "05.5", "What does chunked prefill change?", "05-chunks",
         (
             right(
-                "It need not know: what is computed catches up with what is there.",
-                "With 20 tokens missing it computes up to 20, with one missing one. Chunks and recomputation are the same rule.",
+                "The others' tokens come more steadily; the long prompt's own first token at about the same time, or later.",
+                "No step is long, since the chunks leave room for everybody's decodes. With small chunks the long prompt pays: it took 319 ms with a "
+                "budget of 64, and 129 ms in one step.",
             ),
-            wrong("By a flag that is set after the prompt.", "There is none. Compare `num_computed_tokens` and `num_tokens`."),
-            wrong("Prompts are in another queue.", "A waiting request has no blocks yet; once it runs, it is in the same list as all others."),
-            wrong("By the number of steps it has run.", "With chunks a prompt may take many steps, and after a preemption it starts again."),
-        ),
-    ),
-    Question(
-        "05.5", "A single request, `max_num_batched_tokens=1`. What happens?", "05-one-token",
-        (
-            right("The same text, in many more steps.", "A prompt of p tokens takes p steps; then one step a token, so p + L - 1 for L tokens."),
-            wrong("The prompt is refused: it has more than one token.", "It is computed in chunks of one token."),
-            wrong("Only the last token of the prompt is read.", "All are, one a step. The first answer token comes after the last of them."),
-            wrong("The text changes: the model sees one token at a time.", "It always reads all earlier keys and values from the cache."),
-        ),
-    ),
-    Question(
-        "05.6", "Requests of 12, 64, 7 and 33 tokens are padded to the longest. How much of the work is wasted?", "05-padding",
-        (
-            right("54.7 %.", "4 x 64 = 256 places hold 116 tokens. In a flattened batch all 116 stand side by side, and nothing else."),
             wrong(
-                "Nothing: a GPU computes the padding at the same time.",
-                "It computes it, and that takes time and memory which others could have used.",
+                "Everybody's answers come much sooner, the long prompt's as well, since small steps use the processor better.",
+                "The work is the same, and small steps use it less well: with a budget of 64 the long prompt's first token took 319 ms, not 129.",
             ),
-            wrong("45.3 %.", "That is the share of the work that is useful: 116 of 256."),
-            wrong("25 %: one request in four is long.", "What counts is how far the others are from the longest."),
+            wrong(
+                "Attention becomes an approximation: the tokens of a chunk read that chunk and the one before it.",
+                "They read all keys and values before them, through the table: the result is the same as in one step.",
+            ),
+            wrong(
+                "A prompt that is longer than the budget is cut, and the answer goes by what is left of it.",
+                "Nothing is left out: 253 + 253 + 253 + 241 are all of the 1,000 tokens, one chunk after the other.",
+            ),
+        ),
+    ),
+    Question(
+        "05.6", "A single request, with `max_num_batched_tokens=1` and `max_num_seqs=1`. What happens?", "05-one-token",
+        (
+            right(
+                "The same text comes out, in many more steps.",
+                "A prompt of p tokens takes p steps, the last of which samples the first token: p + L - 1 for L tokens.",
+            ),
+            wrong(
+                "It is refused, since its prompt is longer than a step.",
+                "It is computed in chunks of one token. Only with more places than tokens does the engine refuse to start.",
+            ),
+            wrong(
+                "The text gets worse, since the model sees one token at a time.",
+                "It computes one at a time, and reads the keys and values of all before it from the cache.",
+            ),
+            wrong(
+                "A token is sampled in every step, from the first one on.",
+                "In the middle of the prompt the next token is known: it is the prompt's. The first is sampled when all of them are computed.",
+            ),
         ),
     ),
 )
