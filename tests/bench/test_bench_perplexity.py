@@ -41,7 +41,8 @@ def test_the_plain_cache_gives_the_models_own_perplexity_and_int8_nearly_so(text
 
 def test_the_command_prints_a_table_and_writes_json(text, tmp_path, capsys):
     file = tmp_path / "out.json"
-    assert main(["bench", "perplexity", "--text", str(text), "--model", "tiny-shakespeare", "--window", "16", "--windows", "1", "--json", str(file)]) == 0
+    options = ["--text", str(text), "--model", "tiny-shakespeare", "--window", "16", "--windows", "1", "--json", str(file)]
+    assert main(["bench", "perplexity", *options]) == 0
     assert "most likely token" in capsys.readouterr().out
     assert [row["kv_cache_dtype"] for row in json.loads(file.read_text())["rows"]] == ["auto", "int8"]
 
