@@ -15,11 +15,12 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed; its wheels are for Linux")
 
-from paged_edu.attention.cache import LayerCache, quantise
 from paged_edu.kernels.naive import naive_attention
 from paged_edu.kernels.split import split_attention
 from paged_edu.kernels.tiled import tiled_attention
 from paged_edu.kernels.unified import unified_attention
+
+from paged_edu.attention.cache import LayerCache, quantise
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAN = float("nan")
@@ -79,10 +80,9 @@ def make(
     cache: LayerCache = tuple(torch.full(shape, poison, dtype=dtype) for _ in range(2))
     if quantised:
         cache = (*(torch.full(shape, 127, dtype=torch.int8) for _ in range(2)), *(torch.full(shape[:3], poison) for _ in range(2)))
-    batch = Batch(
-        torch.randn(sum(query_lens), heads, head_dim, generator=g).to(dtype), cache, tables,
-        torch.tensor([0, *query_lens]).cumsum(0).int(), torch.tensor(lengths, dtype=torch.int32), 1.5 / math.sqrt(head_dim), query_lens, lengths, [], [],
-    )
+    q = torch.randn(sum(query_lens), heads, head_dim, generator=g).to(dtype)
+    starts, seq_lens = torch.tensor([0, *query_lens]).cumsum(0).int(), torch.tensor(lengths, dtype=torch.int32)
+    batch = Batch(q, cache, tables, starts, seq_lens, 1.5 / math.sqrt(head_dim), query_lens, lengths, [], [])
     for row, length, n in zip(tables, lengths, used):
         row[:n] = torch.tensor([order.pop() for _ in range(n)])
         position = torch.arange(length)
