@@ -64,7 +64,8 @@ def write_cache(k: Tensor, v: Tensor, cache: Sequence[Tensor], slot_mapping: Ten
     keys, values = cache[:2]
     num_tokens, num_kv_heads, head_dim = k.shape
     if k.shape != v.shape or (num_kv_heads, head_dim) != (keys.shape[1], keys.shape[3]) or len(slot_mapping) != num_tokens:
-        raise ValueError(f"new keys {tuple(k.shape)}, new values {tuple(v.shape)} and {len(slot_mapping)} slots don't fit a cache of {tuple(keys.shape)}")
+        new = f"new keys {tuple(k.shape)}, new values {tuple(v.shape)} and {len(slot_mapping)} slots"
+        raise ValueError(f"{new} don't fit a cache of {tuple(keys.shape)}")
     if head_dim > 1 and any(t.stride(-1) != 1 for t in (k, v, keys, values)):
         raise ValueError("the numbers of one head must lie side by side, in new keys and values and in the cache")
     scale_tensors, scale_strides, quantised = scales(cache)
