@@ -57,9 +57,17 @@ def write_kernel(
 
 
 def write_cache(k: Tensor, v: Tensor, cache: Sequence[Tensor], slot_mapping: Tensor) -> None:
-    """Put new keys and values into their slots; shapes as above. cache: ``(keys, values)`` or ``(keys, values, key scales, value scales)``."""
+    """Put new keys and values into their slots; shapes as above. cache: ``(keys, values)`` or ``(keys, values, key scales, value scales)``.
+
+    Raises ValueError for shapes that don't fit together, or numbers of a head that don't lie side by side.
+    """
     keys, values = cache[:2]
     num_tokens, num_kv_heads, head_dim = k.shape
+    if k.shape != v.shape or (num_kv_heads, head_dim) != (keys.shape[1], keys.shape[3]) or len(slot_mapping) != num_tokens:
+        new = f"new keys {tuple(k.shape)}, new values {tuple(v.shape)} and {len(slot_mapping)} slots"
+        raise ValueError(f"{new} don't fit a cache of {tuple(keys.shape)}")
+    if head_dim > 1 and any(t.stride(-1) != 1 for t in (k, v, keys, values)):
+        raise ValueError("the numbers of one head must lie side by side, in new keys and values and in the cache")
     scale_tensors, scale_strides, quantised = scales(cache)
     heads = max(1, min(1 << (num_kv_heads - 1).bit_length(), 2048 // head_pad(head_dim)))
     write_kernel[(num_tokens, -(-num_kv_heads // heads))](

@@ -136,19 +136,24 @@ MERGE_TILES = 2.0
 """What writing a part and merging it again costs, in tiles read: a second launch, and the part's numbers twice over the memory bus."""
 
 
+PART_TILES = 1.0
+"""What a program costs beside its tiles: it starts, fetches its queries, and writes numbers that the merge reads again."""
+
+
 def choose_splits(programs: int, num_tiles: int, processors: int, programs_each: int = PROGRAMS_EACH) -> int:
     """Into how many parts to split contexts of ``num_tiles`` tiles when ``programs`` (sequences x KV heads) would run without splitting.
 
     A step takes as many *rounds* as programs fill the processors, and a round takes as long as a program reads tiles. One long request
     leaves most processors idle, and splitting helps; a full batch keeps all of them busy, and splitting only adds the merge. So the
-    estimate is rounds x tiles, plus the merge, and the cheapest split wins: the fewest parts, where several are as cheap.
+    estimate is rounds x (tiles + what any part costs), plus the merge, and the cheapest split wins: the fewest parts, where several are as
+    cheap. If parts were free, the finest split would win whenever the last round is not quite full.
     """
     places = max(1, processors * programs_each)
     best, cheapest = 1, float("inf")
     for splits in range(1, max(1, min(num_tiles, 128)) + 1):
         tiles = -(-num_tiles // splits)
         rounds = -(-programs * splits // places)
-        cost = rounds * tiles + (MERGE_TILES if splits > 1 else 0)
+        cost = rounds * (tiles + PART_TILES) + (MERGE_TILES if splits > 1 else 0)
         if cost < cheapest:
             best, cheapest = splits, cost
     return best

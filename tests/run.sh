@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The whole test suite, from a fresh clone: sets up a virtual environment of its own, then runs each stage and prints its time.
 #   bash tests/run.sh              everything
-#   bash tests/run.sh unit lint    only these stages (install lint pull unit notebooks wheel browser)
-# PYTHON picks the interpreter, TEST_WORKERS the number of processes for the unit tests (2), VENV the folder of the environment, PIP_CONSTRAINT pins versions.
+#   bash tests/run.sh unit lint    only these stages (install lint pull unit kernels notebooks wheel browser)
+# PYTHON picks the interpreter, TEST_WORKERS the number of processes for the tests (2), VENV the folder of the environment, PIP_CONSTRAINT pins versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
-known="install lint pull unit notebooks wheel browser"
+known="install lint pull unit kernels notebooks wheel browser"
 stages=${*:-$known}
 for stage in $stages; do                           # before the first one runs: it may take minutes
   case " $known " in *" $stage "*) ;; *) echo "no such stage: $stage; there are: $known" >&2; exit 2 ;; esac
@@ -37,7 +37,13 @@ pull() {
 }
 
 # Two workers, whole files each: some files count over all their tests what took part.
-unit() { "$VENV/bin/python" -m pytest -q -m 'not browser' -n "${TEST_WORKERS:-2}" --dist loadfile tests --durations=10; }
+unit() {
+  "$VENV/bin/python" -m pytest -q -m 'not browser' -n "${TEST_WORKERS:-2}" --dist loadfile tests --ignore=tests/kernels --durations=10
+}
+
+# The Triton kernels: on a GPU where there is one, under Triton's interpreter elsewhere. Processes of their own, since the interpreter is
+# switched on before anything is imported, and for good.
+kernels() { "$VENV/bin/python" -m pytest -q -n "${TEST_WORKERS:-2}" --dist loadfile tests/kernels --durations=10 -rs; }
 
 notebooks() {
   CUDA_VISIBLE_DEVICES="" "$VENV/bin/python" -m pytest -q -p no:cacheprovider --nbval notebooks --nbval-sanitize-with tests/notebooks/sanitize.cfg \
@@ -55,7 +61,7 @@ wheel() {
   rm -rf "$work"
 }
 
-browser() { "$VENV/bin/python" -m pytest -q -m browser tests -rs; }
+browser() { "$VENV/bin/python" -m pytest -q -m browser tests --ignore=tests/kernels -rs; }
 
 for stage in $stages; do
   echo "== $stage"
