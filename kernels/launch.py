@@ -75,12 +75,14 @@ class Tile(NamedTuple):
     """Groups of 32 threads that share the work."""
 
 
-def split_tile(head_dim: int, dtype: torch.dtype, capability: int) -> Tile:
-    """For `split.py`, whose time goes into reading the cache; ``rows`` is the most that a program takes."""
+def split_tile(head_dim: int, dtype: torch.dtype, capability: int, rows: int = 64, quantised: bool = False) -> Tile:
+    """For `tiled.py` and `split.py`, whose time goes into reading the cache. rows: how many there are to pack; the tile may hold less."""
     pad = head_pad(head_dim)
-    if _tensor_cores(dtype, capability):
-        return Tile(64, 64, 4) if pad <= 128 else Tile(64, 32, 4)
-    return Tile(32, 32, 8) if pad <= 64 else Tile(16, 16, 8)
+    if not _tensor_cores(dtype, capability):
+        most, tokens, warps = (32, 32, 8) if pad <= 64 else (16, 16, 8 if quantised else 4)
+    else:
+        most, tokens, warps = 64, 64 if pad <= 128 else 32, 8 if pad >= 128 and rows > 32 else 4
+    return Tile(min(most, row_pad(rows)), tokens, warps)
 
 
 def unified_tile(head_dim: int, dtype: torch.dtype, quantised: bool, capability: int) -> Tile:
@@ -90,7 +92,9 @@ def unified_tile(head_dim: int, dtype: torch.dtype, quantised: bool, capability:
         if pad <= 64 or (pad == 128 and capability >= 90 and not quantised):
             return Tile(128, 64, 8)
         return Tile(128, 32, 8) if pad == 128 else Tile(64, 32, 8)
-    return Tile(32, 32, 8) if pad <= 64 else Tile(32, 16, 8) if pad == 128 and not quantised else Tile(16, 16, 8)
+    if pad == 128 and not quantised:
+        return Tile(32, 16, 8) if dtype != torch.float32 else Tile(16, 32, 8)
+    return Tile(32, 32, 8) if pad <= 64 else Tile(16, 16, 8)
 
 
 def _tensor_cores(dtype: torch.dtype, capability: int) -> bool:

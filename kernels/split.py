@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import LOG2_E, Shapes, capability_of, choose_splits, fast_block, head_pad, multiprocessors, row_pad, scales, split_tile
+from .launch import LOG2_E, Shapes, capability_of, choose_splits, fast_block, head_pad, multiprocessors, scales, split_tile
 from .naive import FLOOR
 from .visit import visit
 
@@ -110,9 +110,8 @@ def split_attention(
     shapes = Shapes.of(q, k, v)
     num_seqs, num_kv_heads, num_heads = len(seq_lens), k.shape[1], q.shape[1]
     scale_tensors, scale_strides, quantised = scales(cache)
-    tile = split_tile(shapes.head_dim, q.dtype, capability_of(q.device))
-    rows = min(tile.rows, row_pad(max_query_len * shapes.group))
-    row_tiles = -(-max_query_len * shapes.group // rows)
+    tile = split_tile(shapes.head_dim, q.dtype, capability_of(q.device), max_query_len * shapes.group, quantised)
+    row_tiles = -(-max_query_len * shapes.group // tile.rows)
     if splits is None:
         length = max_seq_len if window is None else min(max_seq_len, window + max_query_len)
         splits = choose_splits(num_seqs * row_tiles * num_kv_heads, -(-length // tile.tokens), multiprocessors(q.device))
@@ -125,7 +124,7 @@ def split_attention(
         q, k, v, *scale_tensors, out, parts, lse, block_tables, query_start_loc, seq_lens,
         scale * LOG2_E, shapes.block_size, shapes.group, window or 0, splits, row_tiles, num_heads,
         *q.stride()[:2], *k.stride()[:3], *v.stride()[:3], *scale_strides, *out.stride()[:2], block_tables.stride(0),
-        HEAD_DIM=shapes.head_dim, HEAD_PAD=head_pad(shapes.head_dim), ROWS=rows, TILE=tile.tokens, FAST_BLOCK=fast_block(shapes.block_size),
+        HEAD_DIM=shapes.head_dim, HEAD_PAD=head_pad(shapes.head_dim), ROWS=tile.rows, TILE=tile.tokens, FAST_BLOCK=fast_block(shapes.block_size),
         WINDOWED=window is not None, QUANTISED=quantised, SPLIT=splits > 1, num_warps=tile.warps, num_stages=2,
     )
     if splits > 1:

@@ -18,11 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import LOG2_E, Shapes, fast_block, head_pad, row_pad
+from .launch import LOG2_E, Shapes, capability_of, fast_block, head_pad, row_pad, split_tile
 from .naive import FLOOR
-
-TILE = 64
-"""Tokens a turn."""
 
 
 @triton.jit
@@ -73,11 +70,13 @@ def tiled_kernel(
 def tiled_attention(q: Tensor, k: Tensor, v: Tensor, block_tables: Tensor, seq_lens: Tensor, scale: float) -> Tensor:
     """One query token a sequence; shapes as in `naive.py`. Raises ValueError for shapes that don't fit together."""
     shapes = Shapes.of(q, k, v)
+    tile = split_tile(shapes.head_dim, q.dtype, capability_of(q.device), shapes.group)
     out = torch.empty_like(q)
     tiled_kernel[(q.shape[0], k.shape[1])](
         # exp2 is the instruction that there is; scores times log2(e) make it exp.
         q, k, v, out, block_tables, seq_lens, scale * LOG2_E, shapes.block_size, shapes.group,
         *q.stride()[:2], *k.stride()[:3], *v.stride()[:3], *out.stride()[:2], block_tables.stride(0),
-        HEAD_DIM=shapes.head_dim, HEAD_PAD=head_pad(shapes.head_dim), ROWS=row_pad(shapes.group), TILE=TILE, FAST_BLOCK=fast_block(shapes.block_size),
+        HEAD_DIM=shapes.head_dim, HEAD_PAD=head_pad(shapes.head_dim), ROWS=row_pad(shapes.group), TILE=tile.tokens,
+        FAST_BLOCK=fast_block(shapes.block_size), num_warps=tile.warps, num_stages=2,
     )
     return out
