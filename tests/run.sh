@@ -46,8 +46,8 @@ unit() {
 kernels() { "$VENV/bin/python" -m pytest -q -n "${TEST_WORKERS:-2}" --dist loadfile tests/kernels --durations=10 -rs; }
 
 notebooks() {
-  CUDA_VISIBLE_DEVICES="" "$VENV/bin/python" -m pytest -q -p no:cacheprovider --nbval notebooks --nbval-sanitize-with tests/notebooks/sanitize.cfg \
-    --nbval-cell-timeout=60
+  CUDA_VISIBLE_DEVICES="" "$VENV/bin/python" -m pytest -q -p no:cacheprovider -n "${TEST_WORKERS:-2}" --dist loadfile \
+    --nbval notebooks --nbval-sanitize-with tests/notebooks/sanitize.cfg --nbval-cell-timeout=60
 }
 
 # The wheel in an environment of its own, and the demo from another folder: what a user gets who never sees the repository.
@@ -61,7 +61,7 @@ wheel() {
   rm -rf "$work"
 }
 
-browser() { "$VENV/bin/python" -m pytest -q -m browser tests --ignore=tests/kernels -rs; }
+browser() { "$VENV/bin/python" -m pytest -q -m browser -n "${TEST_WORKERS:-2}" --dist loadfile tests --ignore=tests/kernels -rs; }
 
 for stage in $stages; do
   echo "== $stage"
