@@ -91,9 +91,10 @@ class Division:
     def __str__(self) -> str:
         if self.refusal:
             return self.refusal
+        idle = f", {self.idle / GIB:.1f} GiB in the budget, never needed" if self.idle else ""
         return (
             f"weights {self.weights / GIB:.1f} GiB, KV cache {self.cache / GIB:.1f} GiB = {counted(self.num_blocks, 'block')}, room for "
-            f"{counted(self.num_sequences, 'full sequence')}, {self.left / GIB:.1f} GiB left to others"
+            f"{counted(self.num_sequences, 'full sequence')}{idle}, {self.left / GIB:.1f} GiB left to others"
         )
 
 

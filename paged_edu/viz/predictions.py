@@ -109,8 +109,10 @@ def predict(name: str, question: str, unit: str = "", choices: Sequence[str] = (
     return prediction
 
 
-def reveal(name: str, measured: Answer, because: str = "") -> Card:
+def reveal(name: str, measured: Answer, because: str = "", how: str = "Measured") -> Card:
     """What the reader predicted under ``name``, what was measured, and one sentence why. The value of a cell.
+
+    ``how`` the number came about, where nothing was measured: "Computed".
 
     Raises ValueError where no prediction has that name, and TypeError unless ``measured`` is a number or a word.
     """
@@ -127,7 +129,7 @@ def reveal(name: str, measured: Answer, because: str = "") -> Card:
     if said is not None:
         exact = said == truth if isinstance(said, str) or isinstance(truth, str) else math.isclose(said, truth, rel_tol=1e-3)
         lines.append(f"You said {_number(said)}{one if said == 1 else unit}{': right' if exact else ''}.")
-    return Card(f"Measured: {_number(truth)}{one if truth == 1 else unit}.", [*lines, *([because] if because else [])], NEUTRAL)
+    return Card(f"{how}: {_number(truth)}{one if truth == 1 else unit}.", [*lines, *([because] if because else [])], NEUTRAL)
 
 
 def close_predictions() -> None:

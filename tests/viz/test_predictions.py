@@ -52,6 +52,7 @@ def test_a_choice():
     question = predict("c", "Who steps back?", choices=("the first", "the last"))
     assert "Choose: the first, the last." in str(question)
     assert str(reveal("c", "the last")) == "Measured: the last."
+    assert str(reveal("c", "the last", how="Computed")) == "Computed: the last."
     box(question).value = "the first"
     assert "You said the first." in str(reveal("c", "the last"))
     box(question).value = "the last"

@@ -127,6 +127,9 @@ def test_options_are_details_and_say_so_in_words_and_signs():
     assert card.count("✓ Right.") == 1
     assert card.count("✗ No.") == 3
     assert card.count("You saw it under “From position to slot”.") == 4
+    elsewhere = ask("00.3").html()
+    assert elsewhere.count("You saw it under “How well is the memory used?”.") == 2
+    assert elsewhere.count("You saw it under “How to read the grid”.") == 1
 
 
 def test_text_is_escaped():
@@ -210,6 +213,17 @@ def test_numbers_of_lesson_00():
     says("00.5", steps, engine.scheduler.step, f"{steps / engine.scheduler.step:.1f}")
 
 
+def test_a_paged_run_computes_more_where_requests_are_preempted():
+    """What 00.5 says of its last option: no fewer tokens are computed; more are."""
+    computed = {}
+    for kv_manager in ("paged", "orca-max"):
+        engine = trace24().engine(kv_manager)
+        computed[kv_manager] = 0
+        while engine.has_unfinished_requests():
+            computed[kv_manager] += engine.step().num_tokens
+    assert computed["paged"] > computed["orca-max"] == sum(prompt + output - 1 for prompt, output in trace24().requests)
+
+
 def test_numbers_of_lesson_01():
     llama, opt = of("Llama-3-8B", torch.bfloat16), of("OPT-13B", torch.float16)
     says("01.2", f"{per_token(llama):,}", f"{per_token(llama) * llama.num_heads // llama.num_kv_heads:,}", llama.num_heads // llama.num_kv_heads)
@@ -232,6 +246,12 @@ def test_numbers_of_lesson_02():
         count += 1
     free = manager.buddy.num_free
     says("02.2", count, f"{free:,}", f"{slots:,}", f"{free // 20}", percent(free / slots, 0))
+    oracle = trace24().engine("orca-oracle")
+    while oracle.scheduler.step < 31:
+        oracle.step()
+    report = oracle.scheduler.manager.report()
+    assert (oracle.scheduler.manager.buddy.num_free, report.internal) == (0, len(oracle.scheduler.running)), "all that is external is rounded up"
+    says("02.3", report.reservation, report.external, report.total, report.token_states, report.internal)
     grow = ContiguousKVManager(4096, 1, "grow", 2048)
     request = Request("A", tuple(range(16)), max_tokens=2000)
     seq = Sequence(0, request, 0, list(range(1500)))

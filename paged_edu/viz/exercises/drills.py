@@ -69,7 +69,7 @@ def cached_tokens(random: Random) -> tuple[str, str]:
 def units(random: Random) -> tuple[str, str]:
     """GiB and GB."""
     gb = random.choice((16, 24, 40, 80))
-    return f"A card is sold with {gb} GB (10^9 bytes each). How many GiB (2^30 bytes) is that?", f"{gb * 10**9 / 2**30:.1f} GiB"
+    return f"A data sheet says {gb} GB and means 10^9 bytes each. How many GiB (2^30 bytes) is that?", f"{gb * 10**9 / 2**30:.1f} GiB"
 
 
 DRILLS: dict[str, Drill] = {"01.units": units, "03.blocks": blocks_of_a_request, "06.copies": copies_of_a_fork, "07.hits": cached_tokens}

@@ -128,8 +128,8 @@ EXERCISES = (
         title="How many sequences does a budget hold?",
         signature="fits(budget_gib, per_token, tokens)",
         statement=(
-            "`budget_gib` GiB are left for the cache, a token takes `per_token` bytes, and each sequence reserves `tokens` tokens. Return how many "
-            "sequences fit. 12 GiB hold 31 sequences of 500 tokens of OPT-13B (819,200 bytes a token)."
+            "`budget_gib` GiB are left for the cache, a token takes `per_token` bytes, and each sequence needs room for `tokens` tokens. Return how "
+            "many sequences fit. 12 GiB hold 31 sequences of 500 tokens of OPT-13B (819,200 bytes a token)."
         ),
         hints=(
             "Two divisions: how many tokens fit the budget, and how many sequences those tokens are.",
@@ -138,8 +138,8 @@ EXERCISES = (
         ),
         judge="PagedKVManager",
         passed=(
-            "7 people with the 2048-token reservations of a contiguous cache, 31 if each kept only the 500 tokens that it has: that is the whole "
-            "paper."
+            "7 people where each is given room for 2048 tokens, 31 where it is the 500 of an average conversation: that gap is what the paper is "
+            "about."
         ),
         read=integer,
         fixed=_fits_fixed,
@@ -157,7 +157,7 @@ EXERCISES = (
             Misconception("you took 2^20 bytes for a GiB; that is a MiB.", lambda gib, per, tokens: int(gib * 2**20) // per // tokens),
             Misconception("those are tokens, not sequences: divide once more.", lambda gib, per, tokens: int(gib * 2**30) // per),
             Misconception(
-                "you reserved 2048 tokens for each, whatever was asked: that is what a contiguous cache does.",
+                "you gave 2048 tokens to each, whatever was asked: that is what a contiguous cache does.",
                 lambda gib, per, tokens: int(gib * 2**30) // per // 2048,
             ),
         ),

@@ -157,7 +157,7 @@ _RUN = tuple_of(integer, integer, what="(start, size) for each free run")
 EXERCISES = (
     Exercise(
         name="02.a",
-        title="The four parts of a reservation",
+        title="The four parts of a cache",
         signature="memory_parts(requests, pool)",
         statement=(
             "Each request has `prompt`, `now`, `end` and `reserved` (slots): tokens of its prompt, in the cache now, in the cache when it ends, and"

@@ -23,11 +23,12 @@ QUESTIONS = (
             ),
             wrong(
                 "The form in which keys and values are stored: blocks hold them with fewer digits, so that more of them fit.",
-                "Every key and value is stored and read in full, one slot a token in both. Paging moves numbers to other addresses; it rounds none.",
+                "Every key and value is stored and read in full, one slot a token in both. Only their addresses differ.",
             ),
             wrong(
                 "The part of each prompt that is computed: with blocks, only as much of it as there is room for.",
-                "All of it, 666 tokens in step 1. With slabs the same tokens are computed too, only later: 21 requests are still waiting.",
+                "Of each request that is admitted, all of it: 666 tokens in step 1. With slabs no prompt is cut either; 21 of them are still "
+                "waiting.",
             ),
             wrong(
                 "The limit for requests that run at once: 3 with slabs, 24 with blocks.",
@@ -69,11 +70,11 @@ QUESTIONS = (
             ),
             wrong(
                 "The arithmetic: a fourth request would make the steps too slow.",
-                "The same machine computes twenty requests and more in a step of the paged run.",
+                "The same machine computes 24 requests in the first step of the paged run.", "00-two-runs",
             ),
             wrong(
                 "The scheduler: it lets a batch of requests finish before it starts the next.",
-                "It starts the next one as soon as there is room: D came in the step after B had ended, while A and C went on.",
+                "It starts the next one as soon as there is room: D came in the step after B had ended, while A and C went on.", "00-grid",
             ),
         ),
     ),
@@ -90,7 +91,8 @@ QUESTIONS = (
             ),
             wrong(
                 "An answer that ends with the token of the step before.",
-                "X only waits, as the hollow letter says. Each of the 24 gets as many tokens as it asked for.",
+                "X only waits, as the hollow letter says. An answer is cut only where the whole pool is too small for it, and X needs two blocks of "
+                "60.",
             ),
             wrong(
                 "An error, and the request has to be sent again.",
@@ -103,15 +105,17 @@ QUESTIONS = (
         (
             right(
                 "Not quite: its steps are fuller, and a fuller step takes somewhat longer.",
-                "The cell prints the tokens of a step, two and a half times as many. What that costs in time is the subject of lesson 01.",
+                "The cell prints the tokens of a step, two and a half times as many (some of them computed once more). What that costs in time is "
+                "the subject of lesson 01.",
             ),
             wrong(
                 "Yes: a step is one pass through the model, and takes the same time however many take part.",
                 "One pass, but for as many tokens as the step has, and paged ones have more. The time grows with them, though slowly.",
             ),
             wrong(
-                "No: the same tokens are computed in the end, so it takes about the same time.",
-                "Much of a step costs the same whether it serves three or twenty: the weights, for one, are read once. Half the steps save half.",
+                "No: no fewer tokens are computed in the end, so it takes no less time.",
+                "More are, even. But a part of a step costs the same whether it serves three or twenty: the weights, for one, are read once. "
+                "Half the steps save half of that.",
             ),
         ),
     ),
@@ -120,7 +124,7 @@ QUESTIONS = (
         (
             right(
                 "Attention reads the same keys and values, only from other addresses.",
-                "Where a vector lies does not enter the sum; the block table says where to find it.",
+                "Where a vector lies does not enter the sum; the plan of the step says where to find it.",
             ),
             wrong(
                 "The second run takes over what the first one has computed.",

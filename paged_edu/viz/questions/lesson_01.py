@@ -47,7 +47,8 @@ QUESTIONS = (
             ),
             wrong(
                 "The weights of the model, which are mostly those of attention.",
-                "Only the matrices that make keys and values become smaller. The MLP, most of the weights, is untouched.",
+                "Only the matrices that make keys and values become smaller. The feed-forward part (MLP), which is most of the weights, is "
+                "untouched.",
             ),
             wrong(
                 "The number of earlier tokens that a new token looks back at.",
@@ -59,12 +60,12 @@ QUESTIONS = (
         "01.3", "12 GiB are left for the cache of OPT-13B, which takes 819,200 bytes a token. Why do they serve 7 people and not 31?", "01-29",
         (
             right(
-                "Each is given room for 2048 tokens and has about 500.",
-                "7 reservations of 1.5625 GiB fit. The same memory holds the 500 tokens that people really have 31 times.",
+                "Each is given room for 2048 tokens and has about 500 in the end.",
+                "1.5625 GiB for each, so 7 fit. The same memory holds the 500 tokens of an average conversation 31 times.",
             ),
             wrong(
                 "The card computes fast enough for 7, and would be too slow for 31.",
-                "The cell counts bytes only, and they end at 7. A step with 30 requests takes a third longer than with 7: next section.",
+                "The cell counts bytes only, and they end at 7. What more people mean for speed is the next section.",
             ),
             wrong(
                 "Each of them needs the weights as well as the cache.",
@@ -80,8 +81,9 @@ QUESTIONS = (
         "01.4", "From batch 8 to 16 a step takes 11 % longer and gives 80 % more tokens a second. Why so little longer?", "01-batch",
         (
             right(
-                "Most of a step is spent on reading the weights, once for all.",
-                "A further request adds its own cache to read and its own arithmetic: 0.419 ms, beside 26 ms that are there anyway.",
+                "A large part of a step is the same for any batch, above all reading the weights.",
+                "26 ms are there whoever is served, and at least 17 of them go into the weights. A further request adds 0.419 ms: its own cache to "
+                "read, its own arithmetic.",
             ),
             wrong(
                 "The arithmetic is done once for all requests of the batch.",
@@ -119,11 +121,11 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "01.6", "A model of 125 million parameters takes 90 % of the card as soon as it starts, before any request. Why?", "01-calculator",
+        "01.6", "GPT-2, 124 million parameters, takes 90 % of the card in the picture when it starts, before any request. Why?", "01-calculator",
         (
             right(
                 "The whole budget is taken at the start, for blocks that are given out later.",
-                "See GPT-2 in the picture: half a GiB of weights, and all the rest of the budget is cache. The engine never asks for more.",
+                "Half a GiB of weights, and all the rest of the budget is cache. From then on the engine asks for no more.",
             ),
             wrong(
                 "The activations of a step take that much, however small the model is.",

@@ -60,16 +60,17 @@ QUESTIONS = (
         "02.3", "Orca (Oracle) knows every output length. What does it still waste?", "02-rows",
         (
             right(
-                "Slots for tokens of later steps, and holes between slabs.",
-                "In step 31 that is 154 and 274 slots of 960; 521 hold tokens. Knowing the length removes internal fragmentation, and only that.",
+                "Slots for tokens of later steps, and what its slabs are rounded up by.",
+                "In step 31 that is 154 and 274 slots of 960; 521 hold tokens. Knowing the length removes internal fragmentation (but for one slot "
+                "each), and only that.",
             ),
             wrong(
                 "Nothing: each slab is exactly as long as its request will be.",
                 "As it will be in the end. Until then a part of it is empty and keeps others waiting: 154 slots in step 31.",
             ),
             wrong(
-                "Only holes between slabs, since no slot of a slab is kept for nothing.",
-                "Not for nothing, but for later: 154 slots of its slabs are empty in step 31, and nobody else can have them.",
+                "Only what its slabs are rounded up by, since all that it asks for will be used.",
+                "Used, but later: 154 slots of its slabs are empty in step 31, and nobody else can have them.",
             ),
             wrong(
                 "As much as Max, because a slab stays a slab, however long it is.",
@@ -103,7 +104,8 @@ QUESTIONS = (
         (
             right(
                 "The larger run must be free while the old one is still held.",
-                "The last move to 1,024 slots holds 1,536, old and new, while it copies 512; and it waits until there is such a run.",
+                "The last move to 1,024 slots holds 1,536, old and new, while it copies 512. Whoever finds no such run steps back, even in a pool "
+                "that is half empty.",
             ),
             wrong(
                 "Each move copies all tokens, which soon takes most of the time.",

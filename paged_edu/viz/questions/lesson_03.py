@@ -40,7 +40,7 @@ QUESTIONS = (
         "03.2", "Who turns a position into a slot?", "03-translate",
         (
             right(
-                "The engine's own code, with a table of integers that it is handed as an argument.",
+                "The engine's own code: it divides, and looks into a table of integers.",
                 "The scheduler does it for the tokens that a step computes, the attention kernel for those that it reads.",
             ),
             wrong(
@@ -48,12 +48,12 @@ QUESTIONS = (
                 "It translates addresses too, for every program, and knows nothing of blocks or tokens.",
             ),
             wrong(
-                "The attention kernel, which follows a pointer from each block to the next one.",
+                "The engine's own code: it follows a pointer from each block to the next one.",
                 "A table is an array: any position is found in one step, by a division. Nobody walks along a list.",
             ),
             wrong(
-                "The attention kernel, into which the tables are compiled when the engine starts.",
-                "A kernel is compiled once. The tables change in every step and are passed to it.",
+                "The engine's own code: the tables are compiled into it when the engine starts.",
+                "Tables change while requests run. They are data: the attention code is handed them in every step.",
             ),
         ),
     ),
@@ -89,7 +89,8 @@ QUESTIONS = (
             ),
             wrong(
                 "OK, and 0: it begins with three and gets the fourth in time.",
-                "The whole prompt's blocks are taken at once. With half of them it could be stuck in mid-prompt, and hold what others need.",
+                "The whole prompt's blocks are taken at once, even where computing it takes several steps. With half of them it could be stuck and "
+                "hold what others need.",
             ),
         ),
     ),
@@ -98,7 +99,7 @@ QUESTIONS = (
         (
             right(
                 "2 KiB: an entry of 4 bytes for each block that its tokens lie in.",
-                "512 entries lead to 1 GiB of keys and values, 2 MiB a block. Indirection costs next to no memory.",
+                "512 entries of 4 bytes lead to 1 GiB of keys and values, 2 MiB a block. Indirection costs next to no memory.",
             ),
             wrong(
                 "32 KiB: an entry of 4 bytes for each of its tokens.",
@@ -139,8 +140,9 @@ QUESTIONS = (
         "03.7", "After every step a pool finds that free + used = all its blocks. What does that prove?", "03-58",
         (
             right(
-                "Each block is counted once, as free or as used.",
-                "And no more than that: a lost block counts as used. Only a comparison with the tables finds it.",
+                "Only that as many blocks are counted as there are.",
+                "A lost block counts as used, and one counted twice could even hide one that is not counted at all. Only a comparison with the "
+                "tables finds it.",
             ),
             wrong(
                 "No block has been lost since the pool was made.",

@@ -18,14 +18,16 @@ class Option:
     text: str
     why: str
     right: bool = False
+    cell: str = ""
+    """The id of the cell that shows what ``why`` says, if it is not the question's."""
 
 
-def right(text: str, why: str) -> Option:
-    return Option(text, why, True)
+def right(text: str, why: str, cell: str = "") -> Option:
+    return Option(text, why, True, cell)
 
 
-def wrong(text: str, why: str) -> Option:
-    return Option(text, why)
+def wrong(text: str, why: str, cell: str = "") -> Option:
+    return Option(text, why, False, cell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,8 @@ class Question:
 
     def card(self, cells: Mapping[str, str]) -> Card:
         """``cells``: cell id -> the words under which a reader finds it."""
-        see = f" You saw it under “{cells[self.cell]}”."
         folds = [
-            Fold(f"{letter}. {option.text}", f"{RIGHT if option.right else WRONG} {option.why}{see}")
+            Fold(f"{letter}. {option.text}", f"{RIGHT if option.right else WRONG} {option.why} You saw it under “{cells[option.cell or self.cell]}”.")
             for letter, option in zip(LETTERS, self.shuffled(), strict=False)
         ]
         return Card(f"{self.name} · {self.text}", folds, NEUTRAL)
