@@ -23,15 +23,15 @@ QUESTIONS = (
                 "It cancels if all weights were made with the same m. Those before the block were made with a smaller one.",
             ),
             right(
-                "Both are multiplied by exp(m_old - m_new), then the block's own weights are added.",
+                "Both are multiplied by exp(m_old - m_new) before the block's weights are added.",
                 "That turns each earlier weight exp(s - m_old) into exp(s - m_new), without looking at any earlier key again.",
             ),
             wrong(
-                "Both are computed again from the first block on, now with the larger m.",
+                "Both are computed again from the first block on, now that the larger m is known.",
                 "One multiplication corrects all earlier terms at once. That is why a single pass over the cache is enough.",
             ),
             wrong(
-                "acc is multiplied by exp(m_old - m_new); l only counts, and stays.",
+                "acc is multiplied by exp(m_old - m_new); l is a count of what was added, and stays.",
                 "l does not count tokens: it is the sum of the weights that are in acc, and all of those were made with the old m.",
             ),
         ),
@@ -39,7 +39,7 @@ QUESTIONS = (
     Question(
         "04.2", "Attention reads a request's keys and values block by block. What has become of the softmax over all tokens?", "04-online",
         (
-            right("It is the same sum over all tokens, collected piece by piece.", "m, l and acc end where one softmax over everything would end."),
+            right("It is the same sum over all tokens, only collected piece by piece.", "m, l and acc end where one softmax over everything would end."),
             wrong(
                 "Each block has a softmax of its own, and the results are averaged.",
                 "Then a block of large scores would count no more than one of small ones; on the lesson's numbers that is off by 0.41.",
@@ -58,15 +58,15 @@ QUESTIONS = (
         "04.3", "Two *full* blocks of a table are exchanged by mistake. A token that is generated next sees almost the same result. Why?", "04-wrong",
         (
             wrong(
-                "The kernel sorts the blocks before it reads them.",
-                "It takes them as the table has them. A kernel has no other way of knowing an order.",
+                "The kernel visits blocks in the order of their first positions, whatever the table says.",
+                "It has no other way of knowing an order than the table, and takes the blocks as they stand there.",
             ),
             wrong(
-                "Softmax gives the tokens of old blocks hardly any weight.",
+                "Softmax gives old tokens little weight, so that hardly anything hangs on the early blocks.",
                 "Nothing in a softmax knows of age; in the lesson's numbers the largest score is in the second of four blocks.",
             ),
             right(
-                "It is a sum over the same tokens, and where each stands in the text is part of its key already.",
+                "It sums over the same tokens, and each one's position is part of its key.",
                 "Only the order of adding changes, and with it the last digit. With the partly filled block it would be plainly wrong.",
             ),
         ),
@@ -74,17 +74,20 @@ QUESTIONS = (
     Question(
         "04.4", "At temperature 0 another engine gives the same 200 tokens as ours, and then another word. What is the likely reason?", "04-tie",
         (
-            wrong("Paging loses some precision in every step.", "It moves keys and values without changing a bit; two placements agree bit for bit."),
             wrong(
-                "A block table became corrupt after a while.",
-                "Then the words would turn to nonsense, and differ in every run. One plausible word in place of another is something else.",
+                "Paging loses some precision in every step, and after 200 steps it shows.",
+                "It moves keys and values without changing a bit; two placements agree bit for bit.",
             ),
             wrong(
-                "Temperature 0 still draws at random among likely words.",
+                "A block of another request got into the table when this one grew past a border.",
+                "That changes every logit from then on, by far more than a rounding: the text falls apart, instead of taking another turn.",
+            ),
+            wrong(
+                "Temperature 0 still draws at random, among those words that are the most likely.",
                 "It takes the largest logit, every time. Which one is largest can hang on a rounding.",
             ),
             right(
-                "Two words were almost equally likely, and sums in another order round differently.",
+                "Two words were almost equally likely, and other sums round differently.",
                 "Sums of floats depend on their order by some 1e-7 of their size. From the first other word on, the texts go apart.",
             ),
         ),
@@ -93,17 +96,20 @@ QUESTIONS = (
         "04.5", "Why is it a good idea that a kernel reads a block of tokens, and not one token, for each look into the table?", "04-page",
         (
             right(
-                "One entry serves a page that lies in one piece: 8 KiB of keys and values in Llama-3-8B.",
-                "16 tokens of one KV head, 128 numbers of 2 bytes, keys and values. The address costs 4 bytes.",
+                "One entry serves a page in one piece: 8 KiB in Llama-3-8B.",
+                "16 tokens of one KV head and layer, 128 numbers of 2 bytes, keys and values. The entry has 4 bytes.",
             ),
-            wrong("A softmax needs at least 16 numbers to be exact.", "It is exact for one token as well; rung 0 takes one at a time."),
             wrong(
-                "16 tokens are the size of a memory page of the GPU.",
+                "The matrix products of a softmax need 16 tokens, or they are not exact.",
+                "`tl.dot` likes tiles of 16 and more, for speed. Rung 0 takes one token at a time and is as exact.",
+            ),
+            wrong(
+                "16 tokens fill a page of the GPU's own memory management.",
                 "The hardware's pages are much larger (2 MiB, say), and know nothing of tokens. A block size of 32 or 8 works too.",
             ),
             wrong(
-                "The tokens of one block are more related to one another than to others.",
-                "Where a block ends is a matter of counting. A sentence may go across it.",
+                "Tokens of a block belong together, and a query looks at most of them or at none.",
+                "Where a block ends is a matter of counting, and a sentence may go across it. Every block gets its weights.",
             ),
         ),
     ),
@@ -111,19 +117,19 @@ QUESTIONS = (
         "04.6", "When does it pay to split one request's context among many programs?", "04-splits",
         (
             wrong(
-                "Always: more programs mean more parallel work.",
+                "With every request: more programs always mean more work side by side.",
                 "Once every multiprocessor is busy, more programs wait in line, and their parts have to be merged on top of that.",
             ),
             wrong(
-                "When the context is longer than some fixed number of tokens.",
+                "When the context is longer than some number of tokens that was measured for the card.",
                 "A long context in a batch of hundreds needs no split. Length matters together with how many programs there are.",
             ),
             right(
-                "When there would be fewer programs than the card can run, and the context is long.",
+                "When the context is long and there would be too few programs for the card.",
                 "Then processors stand idle while a few read everything. Merging costs little beside that.",
             ),
             wrong(
-                "When the numbers would overflow in a single sum.",
+                "When a context is so long that its sum of weights would overflow in one program.",
                 "m keeps every weight at most 1, however long the context. Splitting is about time only.",
             ),
         ),
@@ -132,15 +138,15 @@ QUESTIONS = (
         "04.7", "All slots that were never written hold NaN, and the answers stay the same. What does that prove?", "04-poison",
         (
             wrong(
-                "That the kernel replaces NaN by 0 before it adds.",
-                "It looks at no value. It does not load what the sequence's length excludes.",
+                "That numbers which are no numbers are taken for 0 before anything is added.",
+                "Nobody looks at the values. What the sequence's length excludes is not loaded.",
             ),
             wrong(
-                "That a softmax weight of 0 makes any value harmless.",
+                "That unwritten slots get the softmax weight 0, and with it any value is harmless.",
                 "0 times NaN is NaN: your own loop without the cut shows it. Values must be left out, not only weighed with 0.",
             ),
             right(
-                "That no slot beyond a sequence's tokens has any influence on it.",
+                "That no slot beyond a sequence's tokens has any influence on its answer.",
                 "A single NaN that got into a sum would make the whole result NaN. With leftover *finite* numbers such a fault goes unnoticed.",
             ),
         ),
