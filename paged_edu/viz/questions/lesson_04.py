@@ -39,7 +39,10 @@ QUESTIONS = (
     Question(
         "04.2", "Attention reads a request's keys and values block by block. What has become of the softmax over all tokens?", "04-online",
         (
-            right("It is the same sum over all tokens, only collected piece by piece.", "m, l and acc end where one softmax over everything would end."),
+            right(
+                "It is the same sum over all tokens, only collected piece by piece.",
+                "m, l and acc end where one softmax over everything would end.",
+            ),
             wrong(
                 "Each block has a softmax of its own, and the results are averaged.",
                 "Then a block of large scores would count no more than one of small ones; on the lesson's numbers that is off by 0.41.",
