@@ -2,6 +2,7 @@
 
 Importing this package imports neither Jupyter nor plotly; what needs them asks for them when it is used.
 """
+from .attention_walk import AttentionWalk
 from .block_pool_view import BlockPoolView
 from .block_table_view import BlockTableView
 from .engine_stepper import EngineStepper
@@ -18,6 +19,6 @@ from .view import View
 from .views import Views
 
 __all__ = [
-    "AUTO", "DARK", "LIGHT", "BlockPoolView", "BlockTableView", "EngineStepper", "ForkTreeView", "FragmentationView", "Look",
+    "AUTO", "DARK", "LIGHT", "AttentionWalk", "BlockPoolView", "BlockTableView", "EngineStepper", "ForkTreeView", "FragmentationView", "Look",
     "PrefixCacheView", "Still", "Theme", "TimelineView", "View", "Views", "letter", "look", "pool_svg", "save_html", "step_sentence",
 ]

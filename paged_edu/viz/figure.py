@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..trace import EventLog, TraceState
 from .palette import LIGHT
@@ -27,8 +27,23 @@ def chosen_steps(first: int, last: int, shown: int, most: int = MOST_FRAMES) -> 
     return sorted(steps | ({shown} if len(steps) < most else set()))
 
 
-def states_at(log: EventLog, steps: Sequence[int]) -> Iterator[TraceState]:
+class Recording(Protocol):
+    """What can be drawn step by step: an `EventLog`, or a list of steps that were computed beforehand."""
+
+    @property
+    def first_step(self) -> int: ...
+
+    @property
+    def last_step(self) -> int: ...
+
+    def replay(self, step: int) -> Any: ...
+
+
+def states_at(log: Recording, steps: Sequence[int]) -> Iterator[Any]:
     """The state at the end of each of ``steps``, which rise. One fold for all: read a state before you take the next."""
+    if not isinstance(log, EventLog):
+        yield from map(log.replay, steps)
+        return
     state: TraceState | None = None
     for step in steps:
         if state is None:
@@ -41,7 +56,7 @@ def states_at(log: EventLog, steps: Sequence[int]) -> Iterator[TraceState]:
 
 
 def animated(
-    log: EventLog, shown: int, traces: Callable[[TraceState], Traces], title: Callable[[TraceState], str], layout: dict[str, Any], *,
+    log: Recording, shown: int, traces: Callable[[Any], Traces], title: Callable[[Any], str], layout: dict[str, Any], *,
     redraw: bool = False, most: int = MOST_FRAMES,
 ) -> dict[str, Any]:
     """A figure with a frame a step, a slider and Play and Pause, at first at step ``shown``.
@@ -57,7 +72,7 @@ def animated(
 
 
 def _figure(
-    log: EventLog, shown: int, traces: Callable[[TraceState], Traces], title: Callable[[TraceState], str], layout: dict[str, Any], redraw: bool,
+    log: Recording, shown: int, traces: Callable[[Any], Traces], title: Callable[[Any], str], layout: dict[str, Any], redraw: bool,
     most: int,
 ) -> dict[str, Any]:
     steps = chosen_steps(log.first_step, log.last_step, shown, most)

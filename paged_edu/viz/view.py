@@ -35,12 +35,14 @@ class View:
     """Name of the module in ``viz/js/`` that draws it."""
     title: ClassVar[str] = "view"
     """What it shows, in a few words: its default name."""
+    plays_logs: ClassVar[bool] = True
+    """Whether it draws a state of an `EventLog`, so that `Views` can make it."""
     kinds: ClassVar[dict[str, type[View]]] = {}
-    """Every view that can be named, by its module."""
+    """Every view of a log that can be named, by its module."""
     tracks: list[Track]
 
     def __init_subclass__(cls) -> None:
-        if cls.module:
+        if cls.module and cls.plays_logs:
             View.kinds.setdefault(cls.module, cls)
 
     def __init__(

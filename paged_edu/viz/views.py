@@ -23,7 +23,7 @@ def part_class(part: str | type[View]) -> type[View]:
         if part not in View.kinds:
             raise ValueError(f"no view is called {part!r}; there are {', '.join(sorted(View.kinds))}")
         return View.kinds[part]
-    if not (isinstance(part, type) and issubclass(part, View) and part.module):
+    if not (isinstance(part, type) and issubclass(part, View) and part.module and part.plays_logs):
         raise TypeError(f"a view is a name ({', '.join(sorted(View.kinds))}), a class of views or a view, not {part!r}")
     return part
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 import random
 import re
 
+import numpy as np
 import pytest
 from chromium import CHROMIUM, open_page, shot
 
 from paged_edu.trace import EventLog
-from paged_edu.viz import EngineStepper, save_html
+from paged_edu.viz import AttentionWalk, EngineStepper, save_html
 from paged_edu.viz.fake_engine import FakeEngine, trace24
 from paged_edu.viz.page import page_html
 
@@ -46,6 +47,10 @@ def saved(tmp_path_factory):
     both.seek(13)
     (folder / "compare.html").write_text(page_html(both), encoding="utf-8")
     both.close()
+    numbers = np.random.default_rng(0).standard_normal((2, 12, 16, 64))
+    walk = AttentionWalk(-np.ones(64), *numbers, table=[7, 1, 3, 9], length=50)
+    (folder / "walk.html").write_text(page_html(walk), encoding="utf-8")
+    walk.close()
     return folder
 
 
@@ -102,6 +107,36 @@ def test_a_player_that_leaves_the_page_stops(saved, page):
     step = page.evaluate("kept.shown")
     page.wait_for_timeout(300)
     assert page.evaluate("kept.shown") == step
+
+
+def test_a_query_walks_through_its_blocks(saved, page):
+    from playwright.sync_api import expect
+
+    page.goto(f"file://{saved}/walk.html")
+    picture, toggle = page.locator(".pe-wide svg"), page.get_by_role("button", name="forget to rescale")
+    expect(status(page)).to_have_text(re.compile("^step 1: block 7, positions 0 to 15: m becomes"))
+    seen = set()
+    for key, step, block in (("ArrowRight", 2, 1), ("ArrowRight", 3, 3), ("ArrowRight", 4, 9)):
+        page.keyboard.press("Tab") if step == 2 else None
+        page.keyboard.press(key)
+        expect(status(page)).to_have_text(re.compile(f"^step {step}: block {block},"))
+        expect(picture).to_have_attribute("aria-label", re.compile(f"step {step}: block {block},.*✓ acc / l equals dense attention"))
+        seen.add(picture.inner_html())
+    assert len(seen) == 3
+    rescaled = status(page).inner_text()
+    toggle.click()
+    expect(toggle).to_have_attribute("aria-pressed", "true")
+    expect(picture).to_contain_text("✗ acc / l is off by")
+    expect(status(page)).not_to_have_text(rescaled)
+    shot(page, "page-walk")
+    toggle.focus()
+    page.keyboard.press("Enter")                            # by the keyboard as well
+    expect(status(page)).to_have_text(rescaled)
+    page.keyboard.press("Home")
+    expect(status(page)).to_have_text(re.compile("^step 0: nothing is read yet"))
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "the picture scrolls in its own place"
 
 
 def test_tooltips_selection_and_the_table(saved, page):

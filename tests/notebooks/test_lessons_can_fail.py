@@ -71,6 +71,18 @@ def put(self, blocks, entries):
     return None if moved is None else dict(list(moved.items())[:-1])
 SwapSpace.put = put
 """
+READ_BLOCKS_IN_THE_ORDER_OF_THE_POOL = """
+from paged_edu.attention import reference
+honest = reference.read
+reference.read = lambda tensor, pages, seq_len: honest(tensor, pages.sort(-1).values, seq_len)
+"""
+RUNG_1_READS_WHOLE_BLOCKS = """
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+from paged_edu.kernels import tiled
+honest = tiled.tiled_attention
+tiled.tiled_attention = lambda q, k, v, tables, lengths, scale: honest(q, k, v, tables, (lengths + 15) // 16 * 16, scale)
+"""
 ADMIT_WHEN_ALL_HAVE_ENDED = """
 from paged_edu.core.scheduler import Scheduler
 honest = Scheduler._admit
@@ -96,6 +108,8 @@ FAULTS = {
     ("02", "any_neighbour_is_a_buddy"): ANY_NEIGHBOUR_IS_A_BUDDY,
     ("03", "leak_a_block"): LEAK_A_BLOCK,
     ("03", "free_in_logical_order"): FREE_IN_LOGICAL_ORDER,
+    ("04", "read_blocks_in_the_order_of_the_pool"): READ_BLOCKS_IN_THE_ORDER_OF_THE_POOL,
+    ("04", "rung_1_reads_whole_blocks"): RUNG_1_READS_WHOLE_BLOCKS,
     ("06", "skip_a_copy_on_write"): SKIP_A_COPY_ON_WRITE,
     ("06", "copy_and_say_nothing"): COPY_AND_SAY_NOTHING,
     ("05", "admit_when_all_have_ended"): ADMIT_WHEN_ALL_HAVE_ENDED,

@@ -6,6 +6,7 @@ import copy
 import inspect
 from random import Random
 
+import numpy as np
 import pytest
 from solutions import ALL, NAMES, define, solution, source
 
@@ -17,7 +18,7 @@ from paged_edu.viz.exercises.guard import Outcome
 
 
 def test_every_lesson_has_its_exercises():
-    expected = ["00.a", *(f"{lesson}.{letter}" for lesson in ("01", "02", "03", "05", "06", "07", "08") for letter in "ab")]
+    expected = ["00.a", *(f"{lesson}.{letter}" for lesson in ("01", "02", "03", "04", "05", "06", "07", "08") for letter in "ab")]
     assert expected == NAMES
 
 
@@ -124,6 +125,32 @@ def _head_size(spec):
     return spec.hidden_size // spec.num_heads
 
 
+def _plain(q, keys, values, length):
+    """Softmax with a mask on the scores, and no other."""
+    scores = np.where(np.arange(len(keys)) < length, keys @ q / np.sqrt(len(q)), -np.inf)
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum() @ values
+
+
+def _averages_softmaxes(q, table, pool_k, pool_v, length):
+    size, parts = pool_k.shape[1], []
+    for i in range((length + size - 1) // size):
+        n = min(size, length - size * i)
+        parts.append(_plain(q, pool_k[table[i]][:n], pool_v[table[i]][:n], n))
+    return np.mean(parts, axis=0)
+
+
+def _never_rescales(q, table, pool_k, pool_v, length):
+    size, m, total, out = pool_k.shape[1], -np.inf, 0.0, np.zeros(len(q))
+    for i in range((length + size - 1) // size):
+        n = min(size, length - size * i)
+        scores = pool_k[table[i], :n] @ q / np.sqrt(len(q))
+        m = max(m, scores.max())
+        total += np.exp(scores - m).sum()
+        out += np.exp(scores - m) @ pool_v[table[i], :n]
+    return out / total
+
+
 # LESSONS.md, section 2: written as a learner would, and not taken from the exercises.
 WRONG = [
     ("00.a", lambda n, size: n // size, "rounded down"),
@@ -139,6 +166,13 @@ WRONG = [
     ("02.b", _merges_neighbours, "you join any neighbours"),
     ("03.a", lambda table, pos, size: pos + table[0] * size, "contiguous thinking"),
     ("03.b", _pops_first, "a leak"),
+    ("04.a", _averages_softmaxes, "a softmax in each block and average"),
+    ("04.a", _never_rescales, "you do not rescale"),
+    ("04.a", lambda q, table, k, v, L: _plain(q, k[table].reshape(-1, len(q)), v[table].reshape(-1, len(q)), L), "0 times NaN is NaN"),
+    ("04.a", lambda q, table, k, v, L: _plain(q, *(x[sorted(table)].reshape(-1, len(q))[:L] for x in (k, v)), L), "in the order of the pool"),
+    ("04.b", lambda start, tile, table, B, L: [
+        table[t // B] * B + t % B if t // B < len(table) and t % B < B else None for t in range(start, start + tile)
+    ], "offset < B"),
     ("05.a", lambda running, waiting, places: waiting[:places] if not running else [], "static batching"),
     ("05.a", lambda running, waiting, places: waiting[:places], "past the places"),
     ("05.b", lambda budget, decodes, left: (budget, False) if left > budget else (left, True), "your prompt goes first"),
@@ -250,6 +284,12 @@ def test_the_lessons_own_values_are_among_the_inputs(name):
         assert (12, 3, 2038 + 507, 4096 - 2560) in values
     if name == "02.b":
         assert [(16, 16), (32, 16)] in values, "32 free slots side by side stay two runs"
+    if name == "04.a":
+        lengths = {(len(case.args[2][0]), case.args[0][0][1]) for case in exercise.fixed() if len(case.args[0]) == 1}
+        assert {(4, length) for length in (3, 4, 5, 7, 8, 9)} <= lengths, "each block border and its neighbours"
+        assert any(len(case.args[0]) > 4 for case in exercise.fixed()), "a whole prompt"
+        partial = [case for case in exercise.fixed() if case.args[0][-1][1] % len(case.args[2][0])]
+        assert all("nan" in repr(case.args[2:]) for case in partial)
     if name == "05.a":
         assert len(values[-1]) == 18
     if name == "06.a":

@@ -143,7 +143,7 @@ def test_text_is_escaped():
     assert prose("a*b and c*d") == "a*b and c*d"
 
 
-@pytest.mark.parametrize("call", [lambda: ask("03.9"), lambda: ask("04.1"), lambda: quiz("99"), lambda: hint("03.a", 4), lambda: hint("x"),
+@pytest.mark.parametrize("call", [lambda: ask("03.9"), lambda: ask("09.1"), lambda: quiz("99"), lambda: hint("03.a", 4), lambda: hint("x"),
                                   lambda: drill("03.q"), lambda: drill("03.a", "1"), lambda: task("03.c"), lambda: hint("03.a", True)])
 def test_unknown_names_raise_and_say_what_there_is(call):
     with pytest.raises(ValueError, match=r"there (is|are) no|must be"):
@@ -367,6 +367,23 @@ def cached(first, second, block_size, common=None):
     scheduler.add(request)
     output = advance(scheduler)
     return request.num_cached_tokens, output.scheduled[0]
+
+
+def test_numbers_of_lesson_04():
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in (64, (50, 64), (50, 64)))
+
+    def softmax(part):
+        weights = np.exp(k[part] @ q / 8)
+        return weights @ v[part] / weights.sum()
+
+    averaged = np.mean([softmax(slice(i, i + 16)) for i in range(0, 50, 16)], axis=0)
+    says("04.2", f"{np.abs(averaged - softmax(slice(None))).max():.2f}")
+    assert "second of four" in told("04.3")
+    assert int((k @ q).argmax()) // 16 == 1
+    page = 16 * 128 * 2
+    says("04.5", 2 * page // 1024, 16, 128, 2, 4)
+    assert page * 8 * 32 * 2 == bytes_per_block(32, 8, 16, 128, torch.bfloat16)
 
 
 def test_numbers_of_lesson_07():

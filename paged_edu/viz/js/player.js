@@ -5,6 +5,7 @@ import { stepSentence } from "./sentence.js";
 
 export const NOTHING_LEFT = "nothing left to run: no request is unfinished";
 export const NEWEST = "this is the newest step";
+const told = (trace, step) => trace.sentence?.(step) ?? stepSentence(trace, step);
 const KERNEL_SILENT = "waiting for the kernel: it runs a cell, or it is gone. Recorded steps still play.";
 
 export class Player {
@@ -34,7 +35,7 @@ export class Player {
 
   get sentence() {
     const said = this.tracks.map((track) => {
-      const words = this.shown > track.trace.lastStep ? `done after step ${track.trace.lastStep}` : stepSentence(track.trace, this.stepOf(track));
+      const words = this.shown > track.trace.lastStep ? `done after step ${track.trace.lastStep}` : told(track.trace, this.stepOf(track));
       return track.label ? `${track.label}: ${words}` : words;
     });
     return said.join("\n");

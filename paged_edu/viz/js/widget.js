@@ -1,12 +1,12 @@
 // The player as an anywidget: `initialize` once a model, `render` once a place that shows it. The kernel's side is paged_edu/viz/live.py.
 import { Player } from "./player.js";
-import { Trace } from "./trace.js";
+import { recording } from "./frames.js";
 import { mount } from "./controls.js";
 import { engineControls } from "./engine.js";
 
 const players = new WeakMap();
 
-const traces = (data) => data.tracks.map((track) => ({ label: track.label, trace: new Trace(track.header, track.events) }));
+const traces = (data) => data.tracks.map((track) => ({ label: track.label, trace: recording(track) }));
 
 function connect(model, told = null) {
   const data = model.get("data");
