@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,12 +22,15 @@ from ..checks import integer, one_of, writable_file
 from ..kernels.matrix import ARCHES
 from ..words import counted
 from .machine import machine
-from .timers import Call, CudaTimer, Timer
+from .timers import CudaTimer, Timer, in_turns, spread
 from .workloads import Workload, chosen
 
 PARTS = ("auto", "times", "resources")
 DTYPES = ("bfloat16", "float16", "float32")
 COPY_BYTES = 2**30
+ONLY = {"times": ("batch", "context", "heads", "queries", "dtype", "block_size", "rounds", "no_graphs"), "resources": ("arch", "workers")}
+"""Options that only one of the parts has."""
+
 Advance = Callable[[int], object]
 Begin = Callable[[str], object]
 
@@ -57,10 +60,14 @@ class Options:
         integer("--rounds", self.rounds, 1, 100_000)
         integer("--workers", self.workers, 0, 256)
         _ = self.workloads, self.arches
-        for name, its in (("times", ("batch", "context", "heads", "queries")), ("resources", ("arch", "workers"))):
-            given = [flag for flag in its if getattr(self, flag)]
-            if given and self.what != name:
-                raise ValueError(f"--{given[0]} belongs to --part {name}; this would be {self.what}")
+        other = "resources" if self.what == "times" else "times"
+        if given := [flag for flag in ONLY[other] if flag in self.changed]:
+            raise ValueError(f"--{given[0].replace('_', '-')} belongs to --part {other}; this would be {self.what}")
+
+    @property
+    def changed(self) -> list[str]:
+        """What is not as it is by itself."""
+        return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
 
     @property
     def what(self) -> str:
@@ -73,7 +80,7 @@ class Options:
 
     @property
     def arches(self) -> tuple[int, ...]:
-        names = (self.arch or ",".join(map(str, ARCHES))).split(",")
+        names = (",".join(map(str, ARCHES)) if self.arch is None else self.arch).split(",")
         for name in names:
             one_of("--arch", name.strip(), [str(arch) for arch in ARCHES])
         return tuple(dict.fromkeys(int(name) for name in names))
@@ -95,39 +102,44 @@ def able(options: Options) -> None:
 
 # -- with a GPU ------------------------------------------------------------------------------------------------------------------------
 def measure_times(options: Options, advance: Advance, begin: Begin) -> dict[str, Any]:
-    """Every workload that fits into the card's memory; of the others, that they don't."""
+    """The workloads on this machine's GPU, with its name and its roofs."""
     device = torch.device("cuda", torch.cuda.current_device())
     dtype = getattr(torch, options.dtype if options.dtype != "auto" else "bfloat16" if torch.cuda.get_device_capability()[0] >= 8 else "float16")
     timer = CudaTimer(device, graphs=not options.no_graphs)
-    src = torch.ones(min(COPY_BYTES, torch.cuda.mem_get_info(device)[0] // 8), dtype=torch.int8, device=device)
-    dst = torch.empty_like(src)
-    peak = matmul_tflops(4096 if options.quick else 8192, dtype, device, timer)
-    result: dict[str, Any] = {"card": card(device), "matmul_tflop_per_s": peak, "workloads": []}
-    for workload in options.workloads:
-        begin(workload.name)
-        result["workloads"].append(_fitting(workload, dtype, options, timer, peak, lambda: dst.copy_(src), 2 * src.numel(), advance))
+
+    def free() -> int:
         torch.cuda.empty_cache()
-    return result
+        return int(torch.cuda.mem_get_info(device)[0])
+
+    return {"card": card(device)} | measure_on(device, dtype, options, timer, free, COPY_BYTES, 4096 if options.quick else 8192, advance, begin)
 
 
-def _fitting(
-    workload: Workload, dtype: torch.dtype, options: Options, timer: Timer, peak: float, copy: Call, copy_bytes: int, advance: Advance,
+def measure_on(
+    device: torch.device, dtype: torch.dtype, options: Options, timer: Timer, free: Callable[[], int], copy_bytes: int, matmul_size: int,
+    advance: Advance, begin: Begin,
 ) -> dict[str, Any]:
-    """A workload's numbers; or, if its keys and values, thrice at most while they are laid out, are more than is free, its name and what it wants."""
+    """Every workload that fits into ``free()`` bytes, and of the others that they don't; and how many TFLOP/s a product of matrices reaches."""
     from .attention_times import timed
 
-    device = torch.device("cuda", torch.cuda.current_device())
-    wanted, free = 3 * workload.cache_bytes(dtype.itemsize), torch.cuda.mem_get_info(device)[0]
-    if wanted > free:
-        advance(options.rounds)
-        return {"name": workload.name, "skipped": f"wants {wanted / 2**30:.1f} GiB, and {free / 2**30:.1f} are free", "rows": []}
-    return timed(workload, dtype, options.block_size, device, timer, options.rounds, peak, copy, copy_bytes, advance=advance)
+    peak = matmul_tflops(matmul_size, dtype, device, timer)
+    src = torch.ones(min(copy_bytes, free() // 8), dtype=torch.int8, device=device)
+    dst = torch.empty_like(src)
+    workloads: list[dict[str, Any]] = []
+    for workload in options.workloads:
+        begin(workload.name)
+        # Three times keys and values: contiguous, in blocks, and once more while they are laid out.
+        wanted, there = 3 * workload.cache_bytes(dtype.itemsize), free()
+        if wanted > there:
+            advance(options.rounds)
+            workloads.append({"name": workload.name, "skipped": f"wants {wanted / 2**30:,.1f} GiB, and {there / 2**30:,.1f} are free", "rows": []})
+            continue
+        workloads.append(timed(
+            workload, dtype, options.block_size, device, timer, options.rounds, peak, lambda: dst.copy_(src), 2 * src.numel(), advance=advance))
+    return {"matmul_tflop_per_s": peak, "workloads": workloads}
 
 
 def matmul_tflops(size: int, dtype: torch.dtype, device: torch.device, timer: Timer, rounds: int = 20) -> float:
     """The other roof: products of square matrices."""
-    from .timers import in_turns, spread
-
     a, b = (torch.randn(size, size, dtype=dtype, device=device) for _ in "ab")
     (times,) = in_turns({"matmul": lambda: a @ b}, rounds, timer).values()
     return float(2 * size**3 / spread(times)["median_ms"] / 1e9)
@@ -182,6 +194,8 @@ def run(options: Options, json_file: Path | None = None, html_file: Path | None 
             writable_file(name, file)
     if load is None:
         able(options)
+    elif options.changed:
+        raise ValueError(f"--load shows what was measured before: --{options.changed[0].replace('_', '-')} has no meaning beside it")
     result = kernels_view.loaded(load) if load is not None else None
     if html_file is not None:
         kernels_view.drawable("times" if result and "times" in result else "resources" if result else options.what)

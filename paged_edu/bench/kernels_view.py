@@ -111,7 +111,10 @@ def _show_resources(part: dict[str, Any], console: Console) -> None:
             if row["arch"] == arch:
                 table.add_row(*_resources(row), style="bold red" if row.get("spill_bytes") else None)
         console.print(table)
-    console.print("\nRegisters and spilled bytes of each thread, shared memory of each program. Nothing ran.", style="dim", markup=False)
+    console.print(
+        "\nRegisters and spilled bytes of each thread, shared memory of each program. Nothing ran. b: block size, w: window, q: query tokens of each "
+        "sequence, s: splits.", style="dim", markup=False,
+    )
 
 
 def _resources(row: dict[str, Any]) -> list[str]:

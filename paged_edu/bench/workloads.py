@@ -97,8 +97,8 @@ def chosen(batches: str | None, contexts: str | None, heads: str | None, queries
     """
     if batches is contexts is heads is queries is None:
         return QUICK if quick else DEFAULT
-    shapes = product(numbers("--heads", heads or "32/8x128"), numbers("--context", contexts or "4096"), numbers("--batch", batches or "8"),
-                     numbers("--queries", queries or "1"))
+    shapes = product(numbers("--heads", "32/8x128" if heads is None else heads), numbers("--context", "4096" if contexts is None else contexts),
+                     numbers("--batch", "8" if batches is None else batches), numbers("--queries", "1" if queries is None else queries))
     return tuple(Workload(*batch, *context, *head, *query) for head, context, batch, query in shapes)
 
 
