@@ -158,6 +158,7 @@ def _add_bench(commands: Any) -> None:
     add("--quick", action="store_true", help="fewer rounds: quicker, with noisier numbers")
     add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
     _add_bench_memory(what)
+    _add_bench_kernels(what)
     _add_bench_perplexity(what)
 
 
@@ -191,6 +192,28 @@ def _add_bench_memory(what: Any) -> None:
     add("--engine-requests", type=int, default=120, metavar="N", help="requests to the engine for each manager (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
     add("--html", type=Path, metavar="FILE", help="draw them beside Fig. 2 into FILE (with plotly)")
+
+
+def _add_bench_kernels(what: Any) -> None:
+    add = _command(what, "kernels", _bench_kernels, "time the attention kernels on a GPU; without one, count their registers and spills", [
+        f"{PROG} bench kernels", f"{PROG} bench kernels --html roofline.html --json times.json",
+        f"{PROG} bench kernels --batch 1,64 --context 4096 --heads 32/8x128", f"{PROG} bench kernels --part resources --arch 80,90 --quick",
+    ]).add_argument
+    add("--part", default="auto", metavar="PART", help="times (with a GPU), resources (without), or %(default)s")
+    add("--quick", action="store_true", help="a handful of shapes, or of kernels")
+    add("--batch", metavar="N,...", help="times: sequences (with these, every combination; 8)")
+    add("--context", metavar="N,...", help="times: cached tokens of each sequence (4096)")
+    add("--heads", metavar="Q/KVxD,...", help="times: query heads, KV heads, head size (32/8x128)")
+    add("--queries", metavar="N,...", help="times: tokens of each sequence that ask; 1 is decode (1)")
+    add("--dtype", default="auto", metavar="TYPE", help="times: bfloat16, float16, float32 or %(default)s (what the card has)")
+    add("--block-size", type=int, default=16, metavar="N", help="times: slots of a block (%(default)s)")
+    add("--rounds", type=int, default=100, metavar="N", help="times: runs of each kernel, in turns (%(default)s)")
+    add("--no-graphs", action="store_true", help="times: launch from Python, without CUDA graphs")
+    add("--arch", metavar="N,...", help="resources: compute capabilities to compile for (75,80,89,90)")
+    add("--workers", type=int, default=0, metavar="N", help="resources: compiling processes (one a processor, at most 8)")
+    add("--load", type=Path, metavar="FILE", help="show the numbers that an earlier run wrote with --json")
+    add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
+    add("--html", type=Path, metavar="FILE", help="draw the times under the card's roofs into FILE (with plotly)")
 
 
 def _add_lab(commands: Any) -> None:
@@ -238,6 +261,13 @@ def _bench_perplexity(args: argparse.Namespace) -> int:
 
     options = perplexity.Options(args.text, args.model, tuple(args.kv_cache_dtype), args.window, args.windows, args.dtype)
     return perplexity.run(options, json_file=args.json)
+
+
+def _bench_kernels(args: argparse.Namespace) -> int:
+    from .bench import kernels
+
+    names = ("part", "quick", "batch", "context", "heads", "queries", "dtype", "block_size", "rounds", "no_graphs", "arch", "workers")
+    return kernels.run(kernels.Options(**{name: getattr(args, name) for name in names}), args.json, args.html, args.load)
 
 
 def _lab(args: argparse.Namespace) -> int:

@@ -85,7 +85,7 @@ def test_core_imports_neither_torch_nor_anything_of_ours():
     assert run(code) == "[]"
 
 
-RANK = {"checks": 0, "words": 0, "core": 0, "config": 1, "trace": 1, "attention": 1, "model": 2, "sampling": 2, "engine": 3}
+RANK = {"checks": 0, "words": 0, "core": 0, "kernels": 0, "config": 1, "trace": 1, "attention": 1, "model": 2, "sampling": 2, "engine": 3}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "paged_edu").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
