@@ -25,7 +25,8 @@ KERNELS = {
 }
 PROMPTS = prompts_of((9, 3, 12), VOCAB, 1)
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-BY_CHANCE = SamplingParams(temperature=1.2, top_k=20, seed=5, max_tokens=6, ignore_eos=True)
+SHORT = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+BY_CHANCE = SamplingParams(temperature=1.2, top_k=20, seed=5, max_tokens=4, ignore_eos=True)
 MODELS = {"llama": "grouped queries", "mistral": "mistral", "odd heads": "explicit head_dim"}
 
 
@@ -115,10 +116,14 @@ def three(llm: LLM) -> Any:
     return llm.generate(PROMPTS, GREEDY, use_tqdm=False)
 
 
+def three_short(llm: LLM) -> Any:
+    return llm.generate(PROMPTS, SHORT, use_tqdm=False)
+
+
 def test_three_requests(both) -> None:
     """Prompts go to rung 3 and decode to rung 2."""
-    run = both("llama", three, block_size=16, num_gpu_blocks_override=9)
-    assert run.did["split_attention"] == 5
+    run = both("llama", three_short, block_size=16, num_gpu_blocks_override=9)
+    assert run.did["split_attention"] == 2
     assert run.did["unified_attention"] == 1
     assert run.did["copy_blocks"] == 0
 
@@ -126,7 +131,7 @@ def test_three_requests(both) -> None:
 def test_a_prompt_that_is_cached_whole(both) -> None:
     """Its last token is queried again, with slot -1."""
     prompt = prompts_of((8,), VOCAB, 2)[0]
-    run = both("llama", lambda llm: [llm.generate(prompt, GREEDY, use_tqdm=False)[0] for _ in range(2)], block_size=4, num_gpu_blocks_override=9)
+    run = both("llama", lambda llm: [llm.generate(prompt, SHORT, use_tqdm=False)[0] for _ in range(2)], block_size=4, num_gpu_blocks_override=9)
     assert run.cached == [0, 7]
     assert run.did["queried again"] == 1
     assert run.tokens[0] == run.tokens[1]
@@ -134,12 +139,12 @@ def test_a_prompt_that_is_cached_whole(both) -> None:
 
 @pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
 def test_samples_of_one_prompt_copy_the_block_that_they_share(both, kv_cache_dtype: str) -> None:
-    """Two of three copy-on-writes at once, by the copy kernel: a launch a stack."""
-    params = SamplingParams(n=3, temperature=1.2, top_k=20, seed=5, max_tokens=5, ignore_eos=True)
-    run = both("llama", lambda llm: llm.generate(PROMPTS[:2], params, use_tqdm=False), block_size=4, num_gpu_blocks_override=40,
+    """Two of three copy before they write, both at once, by the copy kernel: a launch a stack."""
+    params = SamplingParams(n=3, temperature=1.2, top_k=20, seed=5, max_tokens=3, ignore_eos=True)
+    run = both("llama", lambda llm: llm.generate(PROMPTS[0], params, use_tqdm=False), block_size=4, num_gpu_blocks_override=40,
                kv_cache_dtype=kv_cache_dtype)
-    assert run.did["copies"] >= 4
-    assert run.did["copy_blocks"] >= (2 if kv_cache_dtype == "auto" else 4)
+    assert run.did["copies"] == 2
+    assert run.did["copy_blocks"] == (2 if kv_cache_dtype == "auto" else 4)
     assert len(set(run.tokens[0])) == 3
 
 
@@ -151,17 +156,17 @@ def test_preemption(both, mode: str) -> None:
 
 
 def test_chunks_beside_decode(both) -> None:
-    run = both("odd heads", lambda llm: llm.generate([*PROMPTS, prompts_of((30,), VOCAB, 3)[0]], GREEDY, use_tqdm=False),
+    run = both("odd heads", lambda llm: llm.generate([*PROMPTS, prompts_of((30,), VOCAB, 3)[0]], SHORT, use_tqdm=False),
                block_size=3, num_gpu_blocks_override=40, max_num_batched_tokens=12, max_num_seqs=4)
     assert run.did["chunks"] >= 3
     assert run.did["steps with two or more"] >= 4
     assert min(run.did["split_attention"], run.did["unified_attention"]) >= 2
 
 
-@pytest.mark.parametrize("block_size", [2, 16])
-def test_a_sliding_window(both, block_size: int) -> None:
-    run = both("mistral", three, block_size=block_size, num_gpu_blocks_override=20, long_prefill_token_threshold=5)
-    assert run.did["beyond the window"] >= 10
+def test_a_sliding_window(both) -> None:
+    """Of 7 tokens, in a model of two layers."""
+    run = both("mistral", three_short, block_size=2, num_gpu_blocks_override=20, long_prefill_token_threshold=5)
+    assert run.did["beyond the window"] >= 6
 
 
 def test_beam_search(both) -> None:
@@ -174,7 +179,7 @@ def test_beam_search(both) -> None:
 
 def test_gpt2(both) -> None:
     run = both("gpt2", lambda llm: llm.generate(PROMPTS, BY_CHANCE, use_tqdm=False), block_size=16, num_gpu_blocks_override=9)
-    assert run.did["split_attention"] == 10
+    assert run.did["split_attention"] == 6
 
 
 def test_int8_under_pressure(both) -> None:
@@ -186,14 +191,14 @@ def test_int8_under_pressure(both) -> None:
 
 def test_int8_is_in_use(folders) -> None:
     options = {"block_size": 16, "num_gpu_blocks_override": 9}
-    exact, coded = (Run(folders["llama"], "triton", three, **options, kv_cache_dtype=kind) for kind in ("auto", "int8"))
+    exact, coded = (Run(folders["llama"], "triton", three_short, **options, kv_cache_dtype=kind) for kind in ("auto", "int8"))
     common = exact.logits.keys() & coded.logits.keys()
     assert max((exact.logits[key] - coded.logits[key]).abs().max() for key in common) > 1e-2
 
 
 def test_fp16(both) -> None:
     """The same tokens here, though products of weights are rounded to 11 bits on both."""
-    run = both("llama", three, atol=0.25, block_size=16, num_gpu_blocks_override=9, dtype="float16")
+    run = both("llama", three_short, atol=0.25, block_size=16, num_gpu_blocks_override=9, dtype="float16")
     assert run.did["unified_attention"] == 1
 
 

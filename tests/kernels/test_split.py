@@ -15,13 +15,13 @@ SPLITS = [1, 2, 3, 5, 8, 16]
 @pytest.mark.parametrize(("dtype", "window"), [(torch.float32, None), (torch.float32, 20), (torch.float16, None)])
 def test_any_number_of_splits_gives_the_same(dtype: torch.dtype, window: int | None) -> None:
     """16 splits of at most 5 tiles: most see nothing. A window leaves tiles to nobody; a sequence of one token leaves all splits but one empty."""
-    batch = make([(130, 2), (1, 1), (64, 3), (0, 1)], 2, 1, dtype=dtype)
+    batch = make([(130, 1), (1, 1), (64, 2), (0, 1)], 2, 1, dtype=dtype)
     whole = split(batch, window, 1)
     for splits in SPLITS:
         out = split(batch, window, splits)
         check(out, batch, window)
         torch.testing.assert_close(out, whole, rtol=0, atol=5e-7 if dtype == torch.float32 else 1e-3)
-        assert not out[6].any()
+        assert not out[4].any()
 
 
 @pytest.mark.parametrize("splits", [2, 5])
