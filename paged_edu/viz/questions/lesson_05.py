@@ -60,7 +60,7 @@ QUESTIONS = (
         "05.3", "A prompt of 50 tokens and 3 decodes share a step, and all of them catch up. How many rows of logits are made?", "05-padding",
         (
             right(
-                "4: one for each sequence that has caught up.",
+                "4: one for each sequence, the prompt included.",
                 "Only the last token of a sequence says what comes next. For the other 49 of the prompt that is known.",
             ),
             wrong("53: one for each token that is computed.", "Their keys and values are computed, their logits are not: nobody would look at them."),
