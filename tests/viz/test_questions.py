@@ -327,10 +327,12 @@ def test_numbers_of_lesson_05():
     while one.has_unfinished():
         advance(one)
     assert one.step == 11 + 7 - 1
-    lengths = (12, 64, 7, 33)
-    total = 4 * max(lengths)
-    says("05.4", *lengths, sum(lengths), total, total - sum(lengths), percent(1 - sum(lengths) / total), percent(sum(lengths) / total))
-    says("05.5", f"{until_first_token(64):.0f}", f"{until_first_token(2048):.0f}")
+    says("05.4", f"{until_first_token(64):.0f}", f"{until_first_token(2048):.0f}")
+    line = Scheduler(SchedulerConfig(64), PagedKVManager(12, 4))
+    for name, blocks in zip("ABC", (8, 6, 2)):
+        line.add(Request(name, tuple(range(4 * blocks - 2)), max_tokens=9))
+    assert advance(line).admitted == ("A",)
+    says("05.5", 12 - 8, 6, 2)
 
 
 def forked(prompt, n, tokens):

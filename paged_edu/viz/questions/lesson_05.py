@@ -8,6 +8,7 @@ CELLS = {
     "05-rule": "One rule",
     "05-padding": "What padding costs",
     "05-chunks": "A long prompt in chunks",
+    "05-admission": "Who gets in",
     "05-one-token": "Break it",
 }
 """Cell id -> the words under which a reader finds it."""
@@ -38,7 +39,7 @@ QUESTIONS = (
         "05.2", "How does the scheduler know whether a request is in prefill or in decode?", "05-rule",
         (
             right(
-                "It does not ask: whatever is known and not computed is computed, as far as the budget goes.",
+                "It does not: what is known and not yet computed runs, within the budget.",
                 "With 20 tokens missing it computes up to 20, with one missing one. Prompts, chunks and decodes are the same rule.",
             ),
             wrong(
@@ -59,7 +60,7 @@ QUESTIONS = (
         "05.3", "A prompt of 50 tokens and 3 decodes share a step, and all of them catch up. How many rows of logits are made?", "05-padding",
         (
             right(
-                "4: one for each sequence that has caught up.",
+                "4: one for each sequence, the prompt included.",
                 "Only the last token of a sequence says what comes next. For the other 49 of the prompt that is known.",
             ),
             wrong("53: one for each token that is computed.", "Their keys and values are computed, their logits are not: nobody would look at them."),
@@ -71,22 +72,7 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "05.4", "Prompts of 12, 64, 7 and 33 tokens are padded to the longest. How much of what is computed is for nothing?", "05-padding",
-        (
-            right("54.7 %: 140 places of 256.", "4 x 64 = 256 places hold 116 tokens. In one list all 116 stand side by side, and nothing else."),
-            wrong("45.3 %: 116 places of 256.", "That is the share that is of use: 116 places hold a token."),
-            wrong(
-                "75 %: three prompts of four are too short.",
-                "Their own tokens are needed. What is for nothing is the distance of each to the longest.",
-            ),
-            wrong(
-                "Nothing: padding is masked, so it costs no work.",
-                "A mask keeps padding from having an effect. It goes through every layer all the same, and its results are thrown away.",
-            ),
-        ),
-    ),
-    Question(
-        "05.5", "What does chunked prefill change?", "05-chunks",
+        "05.4", "What does chunked prefill change?", "05-chunks",
         (
             right(
                 "The others' tokens come more steadily; the long prompt's own first token at about the same time, or later.",
@@ -104,6 +90,29 @@ QUESTIONS = (
             wrong(
                 "A prompt that is longer than the budget is cut, and the answer goes by what is left of it.",
                 "Nothing is left out: 253 + 253 + 253 + 241 are all of the 1,000 tokens, one chunk after the other.",
+            ),
+        ),
+    ),
+    Question(
+        "05.5",
+        "4 blocks are free. The first in line needs 6 for its prompt, the next one 2; places and budget are enough for both. What happens?",
+        "05-admission",
+        (
+            right(
+                "Neither starts: the second waits behind the first, until 6 blocks are free.",
+                "Only the first in line is looked at. Where small requests may pass, a large one may wait for ever on a busy day.",
+            ),
+            wrong(
+                "The second starts, since the blocks that it needs would otherwise lie idle.",
+                "They lie idle, and that is the price of the promise: C waited behind B for two steps, with a block free for it.",
+            ),
+            wrong(
+                "The first starts with 4 blocks and takes the others as its prompt is computed.",
+                "It starts when there are blocks for its whole prompt. With half of them it would hold memory and might never get the rest.",
+            ),
+            wrong(
+                "The latest of those who run gives up its blocks, so that the first can start.",
+                "Who waits takes nothing from those who run. That a running request steps back for another *running* one is lesson 08.",
             ),
         ),
     ),

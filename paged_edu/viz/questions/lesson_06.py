@@ -6,8 +6,8 @@ from .question import Question, right, wrong
 CELLS = {
     "06-fork": "One prompt, four branches",
     "06-write": "The first write",
-    "06-full": "A prompt that ends with a full block",
-    "06-saving": "The saving fades",
+    "06-full": "Prompts of other lengths",
+    "06-saving": "What sharing saves",
     "06-once": "The prompt is computed once",
     "06-beams": "Beams change parents",
     "06-history": "Where is it today?",
