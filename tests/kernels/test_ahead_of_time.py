@@ -16,7 +16,7 @@ from paged_edu.bench.compiled import compiled, faults
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton has no wheels for this system")
 WORKERS = min(2, os.cpu_count() or 1)
 ALL_S = 360
-"""For the whole list; on a quiet machine with two cores it takes a third of that."""
+"""For the whole list, on two processors that nobody else uses: twice as many seconds of processor time. It takes a third of that."""
 
 
 # -- the list --------------------------------------------------------------------------------------------------------------------------
@@ -47,22 +47,18 @@ def test_every_choice_is_listed_on_every_architecture(arch):
 # -- what the compiler makes of it -----------------------------------------------------------------------------------------------------
 @needs_triton
 @pytest.mark.slow
-@pytest.mark.timeout(ALL_S + 60)
+@pytest.mark.timeout(4 * ALL_S)
 def test_every_kernel_compiles_fits_and_uses_what_the_card_has():
     start = time.perf_counter()
     cases = matrix.matrix()
-    wrong, seen = [], set()
-    rows = compiled(cases, WORKERS)
-    try:
-        for row in rows:
-            seen.add(row["name"])
-            wrong += faults(row)
-            assert time.perf_counter() - start < ALL_S, f"not ready after {ALL_S} s; missing: {sorted({c.name for c in cases} - seen)}"
-    finally:
-        rows.close()
-    print(f"\n{len(seen)} kernels compiled in {time.perf_counter() - start:.0f} s by {WORKERS} processes")
+    rows = list(compiled(cases, WORKERS))
+    cpu = sum(row.get("cpu_seconds", 0) for row in rows)
+    print(f"\n{len(rows)} kernels compiled in {time.perf_counter() - start:.0f} s by {WORKERS} processes; {cpu:.0f} s of processor time")
+    wrong = [fault for row in rows for fault in faults(row)]
     assert not wrong, "\n".join(wrong)
-    assert seen == {case.name for case in cases}
+    assert {row["name"] for row in rows} == {case.name for case in cases}
+    slowest = max(rows, key=lambda row: row["cpu_seconds"])
+    assert cpu < 2 * ALL_S, f"the slowest: {slowest['name']}, {slowest['cpu_seconds']} s"
 
 
 @needs_triton
