@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ladder import ATOL, check, make, split
 from paged_edu.kernels.launch import choose_splits
@@ -109,11 +109,13 @@ def time_of(programs: int, tiles: int, processors: int, splits: int) -> float:
     return max(places) + (2 if splits > 1 else 0)
 
 
+@settings(deadline=None)
 @given(PROGRAMS, TILES, PROCESSORS)
 def test_the_choice_is_within_bounds(programs: int, tiles: int, processors: int) -> None:
     assert 1 <= choose_splits(programs, tiles, processors) <= max(1, tiles)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 60), st.integers(1, 8))
 def test_no_other_choice_would_be_faster(programs: int, tiles: int, processors: int) -> None:
     times = [time_of(programs, tiles, processors, splits) for splits in range(1, tiles + 1)]
@@ -122,11 +124,13 @@ def test_no_other_choice_would_be_faster(programs: int, tiles: int, processors: 
     assert chosen == 1 + times.index(min(times))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 8), TILES, PROCESSORS)
 def test_a_card_that_is_full_is_left_alone(rounds: int, tiles: int, processors: int) -> None:
     assert choose_splits(2 * processors * rounds, tiles, processors) == 1
 
 
+@settings(deadline=None)
 @given(PROGRAMS, TILES, PROCESSORS)
 def test_more_work_never_takes_less_time(programs: int, tiles: int, processors: int) -> None:
     def cost(programs: int, tiles: int) -> float:
