@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from .. import checks
 from ..engine.llm import LLM
 from ..sampling.params import SamplingParams
+from ..words import counted
 from .machine import machine
 
 
@@ -36,8 +37,8 @@ class Options:
     def __post_init__(self) -> None:
         checks.integer("--window", self.window, 2)
         checks.integer("--windows", self.windows, 1)
-        if not self.kv_cache_dtypes:
-            raise ValueError("--kv-cache-dtype needs at least one type, such as auto")
+        if not self.kv_cache_dtypes or len(set(self.kv_cache_dtypes)) < len(self.kv_cache_dtypes):
+            raise ValueError(f"--kv-cache-dtype needs one or more different types, such as auto int8, not {' '.join(self.kv_cache_dtypes) or 'none'}")
 
 
 def measure(options: Options) -> dict[str, Any]:
@@ -53,7 +54,10 @@ def measure(options: Options) -> dict[str, Any]:
             tokens = list(llm.tokenizer.encode(text, add_special_tokens=False, verbose=False))
             count = min(options.windows, len(tokens) // options.window)
             if not count:
-                raise ValueError(f"--text {options.text} has {len(tokens)} tokens, not enough for one window of {options.window}")
+                raise ValueError(f"--text {options.text} has {counted(len(tokens), 'token')}, not enough for one window of {options.window}")
+            longest = llm.engine.scheduler.config.max_model_len - 1
+            if options.window > longest:
+                raise ValueError(f"--window must be at most {longest} for {options.model}, not {options.window}")
             windows = [tokens[i * options.window : (i + 1) * options.window] for i in range(count)]
             total, best = 0.0, []
             params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)

@@ -7,6 +7,7 @@ weighted sum of values so far ``acc``. When m grows, l and acc were made with we
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,15 +83,20 @@ def walk(q: Any, keys: Any, values: Any, table: Sequence[int], length: int, scal
 
     q: ``[head_dim]``; keys, values: ``[num_blocks, block_size, head_dim]``, one head of a layer's cache; tensors or arrays of any floating point
     dtype. scale: 1 / sqrt(head_dim) by default. Slots from ``length`` on are never read. Raises ValueError for shapes that don't fit, a block
-    that is not in the pool, a table too short, more than 8 blocks to visit, or a slot that holds no finite numbers.
+    that is not in the pool, a table too short, more than 8 blocks to visit, a slot that holds no finite numbers, or scores that are none.
     """
-    query, k, v = (_numbers(x) for x in (q, keys, values))
+    query, k, v = (_numbers(name, x) for name, x in (("q", q), ("keys", keys), ("values", values)))
+    table, length = [_whole("each entry of table", block) for block in _listed(table)], _whole("length", length)
+    if scale is not None:
+        scale = float(_numbers("scale", scale))
     if query.ndim != 1 or k.ndim != 3 or k.shape != v.shape or k.shape[2] != query.shape[0]:
         raise ValueError(f"q is [head_dim], keys and values are [num_blocks, block_size, head_dim]; not {query.shape}, {k.shape} and {v.shape}")
     num_blocks, size, head_dim = k.shape
+    if not table:
+        raise ValueError("table holds no block, and a walk needs at least one")
     if not 1 <= length <= len(table) * size:
         raise ValueError(f"length must be 1 to {len(table) * size}, the slots of a table of {len(table)}, not {length}")
-    visited = [int(block) for block in table[: -(-length // size)]]
+    visited = table[: -(-length // size)]
     if outside := [block for block in visited if not 0 <= block < num_blocks]:
         raise ValueError(f"block {outside[0]} is outside the pool: it has blocks 0 to {num_blocks - 1}")
     if len(visited) > MOST_BLOCKS:
@@ -103,7 +109,10 @@ def walk(q: Any, keys: Any, values: Any, table: Sequence[int], length: int, scal
         here = slice(0, len(positions))
         if not (np.isfinite(k[block, here]).all() and np.isfinite(v[block, here]).all()):
             raise ValueError(f"block {block} holds numbers that are not finite: were its first {len(positions)} slots written?")
-        steps.append(_visit(steps, block, positions, factor * (k[block, here] @ query), v[block, here], k, v, factor * query, visited))
+        scores = factor * (k[block, here] @ query)
+        if not np.isfinite(scores).all():
+            raise ValueError(f"the scores of block {block} are not finite: q, scale or keys are too large, or are no numbers")
+        steps.append(_visit(steps, block, positions, scores, v[block, here], k, v, factor * query, visited))
     return Walk(tuple(steps), tuple(visited), length, num_blocks, size)
 
 
@@ -133,8 +142,30 @@ def _dense(query: Numbers, k: Numbers, v: Numbers, table: Sequence[int], length:
     return result
 
 
-def _numbers(x: Any) -> Numbers:
-    return np.asarray(x.detach().double().cpu().numpy() if hasattr(x, "detach") else x, dtype=np.float64)
+def _numbers(name: str, x: Any) -> Numbers:
+    try:
+        there = np.asarray(x.detach().cpu().double().numpy() if hasattr(x, "detach") and not x.is_complex() else x)
+        if there.dtype.kind not in "fiu":
+            raise TypeError
+        return there.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} must be real numbers in a tensor or an array, not {type(x).__name__} {str(x)[:60]!r}") from None
+
+
+def _whole(name: str, value: Any) -> int:
+    """Also of numpy and torch, whose lengths and tables these mostly are."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, not {value!r}") from None
+
+
+def _listed(table: Any) -> list[Any]:
+    if isinstance(table, str | bytes) or not hasattr(table, "__iter__"):
+        raise ValueError(f"table must be a list of block numbers, not {table!r}")
+    return list(table)
 
 
 def told(step: WalkStep, forget: bool = False) -> str:
@@ -153,8 +184,9 @@ def told(step: WalkStep, forget: bool = False) -> str:
 def compared(step: WalkStep, forget: bool = False) -> str:
     """How far the result so far is from dense attention over the same tokens."""
     error, count = step.sums(forget).error, step.positions.stop
+    these = f"these {count} tokens" if count > 1 else "this token"
     if step.block is None:
         return "acc / l will be the result"
     if error < 1e-12:
-        return f"✓ acc / l equals dense attention over these {count} tokens (to 12 digits)"
-    return f"✗ acc / l is off by {error:.2f} from dense attention over these {count} tokens"
+        return f"✓ acc / l equals dense attention over {these} (to 12 digits)"
+    return f"✗ acc / l is off by {error:.2f} from dense attention over {these}"

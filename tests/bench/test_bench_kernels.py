@@ -238,8 +238,13 @@ def test_bad_flags_are_refused_before_anything_runs(capsys, no_gpu, flags, messa
     assert not no_gpu
 
 
-def test_another_json_is_refused(capsys, tmp_path):
-    (tmp_path / "x.json").write_text("[1]", encoding="utf-8")
+@pytest.mark.parametrize("written", [
+    "[1]", "{}", '{"times": 3}', '{"times": {"workloads": []}}', '{"times": {"workloads": [{"name": "a"}]}}', '{"resources": {}}',
+    '{"times": {"card": {"name": "c"}, "matmul_tflop_per_s": 1, "workloads": [{"rows": []}]}}',
+    '{"resources": {"rows": [{"name": 1}], "faults": []}}', '{"resources": {"rows": [], "faults": []}}',
+])
+def test_another_json_is_refused(capsys, tmp_path, written):
+    (tmp_path / "x.json").write_text(written, encoding="utf-8")
     assert cli.main(["bench", "kernels", "--load", str(tmp_path / "x.json")]) == 2
     assert "not what `paged-edu bench kernels --json` writes" in capsys.readouterr().err
 

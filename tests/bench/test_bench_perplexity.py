@@ -49,11 +49,19 @@ def test_the_command_prints_a_table_and_writes_json(text, tmp_path, capsys):
 
 @pytest.mark.parametrize(("extra", "message"), [
     (["--window", "1"], "--window must be at least 2"), (["--windows", "0"], "--windows must be at least 1"),
-    (["--window", "200"], "not enough for one window of 200"), (["--kv-cache-dtype", "int3"], "kv_cache_dtype must be one of"),
+    (["--window", "200"], "not enough for one window of 200"), 
+    (["--kv-cache-dtype", "int8", "int8"], "one or more different types"), (["--kv-cache-dtype", "int3"], "kv_cache_dtype must be one of"),
 ])
 def test_bad_options_name_value_and_limit(text, capsys, extra, message):
     assert main(["bench", "perplexity", "--text", str(text), "--model", "tiny-shakespeare", *extra]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_window_longer_than_the_model_is_refused_by_its_name(tmp_path, capsys):
+    path = tmp_path / "long.txt"
+    path.write_text(TEXT * 20, encoding="utf-8")
+    assert main(["bench", "perplexity", "--text", str(path), "--model", "tiny-shakespeare", "--window", "600"]) == 2
+    assert "--window must be at most 511 for tiny-shakespeare, not 600" in capsys.readouterr().err
 
 
 def test_a_text_that_is_none(tmp_path, capsys):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paged_edu.trace import EventLog
@@ -42,6 +42,7 @@ def view():
     view.close()
 
 
+@settings(deadline=None)
 @given(st.data(), st.integers(1, 5), st.integers(1, 6), st.integers(0, 9))
 def test_every_step_holds_the_softmax_of_what_was_visited(data, size, blocks, seed):
     length = data.draw(st.integers((blocks - 1) * size + 1, blocks * size))
@@ -137,6 +138,29 @@ def test_what_does_not_fit_is_refused(change, words):
     q, keys, values, *_ = paged(50, TABLE, 16)
     with pytest.raises(ValueError, match=words):
         AttentionWalk(**({"q": q, "keys": keys, "values": values, "table": TABLE, "length": 50} | change))
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"length": 2.5}, "length must be a whole number, not 2.5"), ({"length": True}, "length must be a whole number, not True"),
+    ({"length": "2"}, "length must be a whole number"), ({"table": [0, 1.7]}, "each entry of table must be a whole number, not 1.7"),
+    ({"table": "12"}, "table must be a list of block numbers, not '12'"), ({"table": None}, "table must be a list"),
+    ({"table": []}, "table holds no block"), ({"q": "abc"}, "q must be real numbers"), ({"q": np.ones(4) * 1j}, "q must be real numbers"),
+    ({"q": np.full(4, np.nan)}, "the scores of block 0 are not finite"), ({"scale": math.inf}, "the scores of block 0 are not finite"),
+    ({"scale": "x"}, "scale must be real numbers"), ({"keys": [[[1.0], [1.0, 2.0]]]}, "keys must be real numbers"),
+])
+def test_arguments_that_are_no_numbers_are_refused_by_name(change, words):
+    given_ones = {"q": np.ones(4), "keys": np.ones((2, 2, 4)), "values": np.ones((2, 2, 4)), "table": [0, 1], "length": 3} | change
+    with pytest.raises(ValueError, match=words):
+        walk(**given_ones)
+
+
+@pytest.mark.parametrize("length", [np.int64(3), torch.tensor(3)])
+def test_lengths_and_tables_of_a_step_are_taken_as_they_are(length):
+    """What `seq_lens` and `block_tables` give; the figure must be JSON all the same."""
+    view = AttentionWalk(torch.ones(4), torch.ones(2, 2, 4), torch.ones(2, 2, 4), torch.tensor([0, 1]), length, name="of a step")
+    json.dumps(view.figure())
+    assert view.plain().splitlines()[-1] == "✓ acc / l equals dense attention over these 3 tokens (to 12 digits)"
+    view.close()
 
 
 def test_a_walk_is_no_view_of_a_log():
