@@ -189,7 +189,9 @@ def test_choose_dtype(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_dtype("half", spec, "cpu") == torch.float16
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert choose_dtype("auto", spec, "cuda") == torch.bfloat16
+    full = load_spec(save(dtype="float32"))
+    assert choose_dtype("auto", full, "cuda") == torch.float32
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert choose_dtype("auto", spec, "cuda") == torch.float16
+    assert choose_dtype("auto", spec, "cuda") == choose_dtype("auto", full, "cuda") == torch.float16
     with pytest.raises(ValueError, match="dtype 'int8' is not one of auto, float32, float64, float16, bfloat16"):
         choose_dtype("int8", spec, "cpu")
