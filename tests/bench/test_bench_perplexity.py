@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -69,3 +70,11 @@ def test_a_text_that_is_none(tmp_path, capsys):
     (tmp_path / "bytes").write_bytes(b"ab\xff")
     assert main(["bench", "perplexity", "--text", str(tmp_path / "bytes")]) == 2
     assert "byte 2 is 0xff" in capsys.readouterr().err
+
+
+def test_the_readme_says_what_was_measured():
+    root = Path(__file__).parents[2]
+    plain, small = json.loads((root / "data" / "bench" / "perplexity.json").read_text(encoding="utf-8"))["rows"]
+    said = f"a quarter of float32's memory, for {small['ratio'] - 1:.2%}".replace("%", " %") + " more perplexity"
+    assert said in (root / "README.md").read_text(encoding="utf-8")
+    assert plain["bytes_per_block"] / small["bytes_per_block"] == pytest.approx(4, rel=0.06)

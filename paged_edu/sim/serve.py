@@ -1,0 +1,59 @@
+"""Requests that arrive over time, through the project's scheduler on a virtual clock: latencies, batch sizes, preemptions (Paper §6.1)."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ..core.plan import SchedulerOutput
+from ..core.scheduler import Scheduler
+from ..core.sequence import Request
+from .sim_runner import SimRunner
+from .workload import Arrival
+
+
+@dataclass
+class Served:
+    """What came of a run."""
+
+    normalized_latency: float
+    """Mean over requests of (seconds from arrival to the last token) / output tokens [s/token] (Paper §6.1)."""
+    seconds: float
+    """Virtual time from 0 to the last token."""
+    num_requests: int
+    num_steps: int
+    mean_running: float
+    """Requests in the batch, averaged over steps in which any ran."""
+    num_preemptions: int
+    latencies: list[float] = field(repr=False, default_factory=list)
+    """Seconds a request, in order of their ends."""
+
+
+def serve(
+    scheduler: Scheduler, runner: SimRunner, arrivals: Sequence[Arrival], n: int = 1, advance: Callable[[int], object] = lambda count: None,
+) -> Served:
+    """Run ``arrivals`` (in order of time) dry. Each request fans out into ``n`` samples; ``advance`` is called with 1 at the end of each."""
+    now, at, running, steps, preemptions = 0.0, 0, 0, 0, 0
+    waiting: dict[str, Arrival] = {}
+    normalized, latencies = 0.0, []
+    while at < len(arrivals) or scheduler.has_unfinished():
+        if not scheduler.has_unfinished():
+            now = max(now, arrivals[at].time)
+        while at < len(arrivals) and arrivals[at].time <= now:
+            arrival = arrivals[at]
+            name = str(at)
+            waiting[name] = arrival
+            scheduler.add(Request(name, tuple(range(arrival.prompt_tokens)), max_tokens=arrival.output_tokens, n=n, arrival_time=arrival.time))
+            at += 1
+        output: SchedulerOutput = scheduler.schedule()
+        result = runner.execute(output)
+        now += result.elapsed
+        steps += 1
+        running += len(scheduler.running)
+        preemptions += len(output.preempted)
+        for seq in scheduler.update(output, result):
+            if seq.finish_reason is not None and not seq.request.live:
+                arrival = waiting.pop(seq.request.request_id)
+                advance(1)
+                latencies.append(now - arrival.time)
+                normalized += (now - arrival.time) / arrival.output_tokens
+    return Served(normalized / max(1, len(latencies)), now, len(latencies), steps, running / max(1, steps), preemptions, latencies)

@@ -1,0 +1,79 @@
+"""The cost model against what it was calibrated on: the paper's Fig. 1, 18a and 19a, public per-layer profiles, latencies at low load."""
+from __future__ import annotations
+
+import pytest
+
+from paged_edu.sim.cost_model import CostModel
+from paged_edu.sim.presets import GPUS, MODELS, PAPER_SERVERS, server
+
+OPT_13B = CostModel(MODELS["opt-13b"], GPUS["A100-40GB"])
+CONTIGUOUS = CostModel(MODELS["opt-13b"], GPUS["A100-40GB"], paged=False)
+
+
+def test_sizes_are_the_papers():
+    """Table 1 and §3."""
+    assert [MODELS[name].kv_bytes_per_token for name in ("opt-13b", "opt-66b", "opt-175b")] == [819_200, 2_359_296, 4_718_592]
+    for name, gib in (("opt-13b", 12), ("opt-66b", 21), ("opt-175b", 264)):
+        assert PAPER_SERVERS[name].num_slots == pytest.approx(gib * 2**30 / MODELS[name].kv_bytes_per_token, rel=0.02)
+    assert MODELS["opt-13b"].weight_bytes == pytest.approx(26e9, rel=0.02)
+    assert MODELS["llama-3-8b"].kv_bytes_per_token == 131_072
+
+
+@pytest.mark.parametrize(("batch", "tokens_per_s"), [
+    (4, 146.9), (8, 267.3), (12, 378.9), (16, 482.6), (20, 577.1), (24, 659.5), (28, 740.8), (32, 811.0), (36, 881.8), (40, 921.9),
+])
+def test_fig_1_throughput_by_batch(batch, tokens_per_s):
+    seconds = OPT_13B.forward(batch, batch) + OPT_13B.attention(290 * batch, 19 * batch)
+    assert batch / seconds == pytest.approx(tokens_per_s, rel=0.03)
+
+
+@pytest.mark.parametrize(("batch", "context", "paged", "contiguous"), [
+    (8, 64, 31.5, 21.9), (8, 128, 43.6, 34.9), (8, 256, 84.3, 62.3), (32, 64, 77.1, 61.4), (32, 128, 127.1, 106.7), (32, 256, 235.3, 194.5),
+])
+def test_fig_18a_attention_kernels(batch, context, paged, contiguous):
+    """Microseconds of one layer, taken to be OPT-13B's."""
+    ours, theirs = (model.attention(batch * context, batch * context // 16) / 40 * 1e6 for model in (OPT_13B, CONTIGUOUS))
+    assert ours == pytest.approx(paged, rel=0.16)
+    assert theirs == pytest.approx(contiguous, rel=0.1)
+
+
+@pytest.mark.parametrize(("block_size", "swapped_in", "swapped_out"), [
+    (1, 82.0, 55.5), (2, 53.6, 35.6), (4, 35.1, 25.9), (8, 26.0, 21.1), (16, 21.6, 18.5), (32, 19.3, 17.3), (64, 18.2, 16.7), (128, 17.6, 16.3),
+    (256, 17.3, 16.1),
+])
+def test_fig_19a_swapping_and_recomputing(block_size, swapped_in, swapped_out):
+    """Milliseconds for a sequence of 256 tokens."""
+    model = CostModel(MODELS["opt-13b"], GPUS["A100-40GB"], block_size=block_size)
+    assert model.swap_in(256 // block_size) * 1e3 == pytest.approx(swapped_in, rel=0.15)
+    assert model.swap_out(256 // block_size) * 1e3 == pytest.approx(swapped_out, rel=0.05)
+    assert model.forward(256, 1) * 1e3 == pytest.approx(38.4, rel=0.06)
+
+
+@pytest.mark.parametrize(("tokens", "milliseconds"), [(1, 17.5), (256, 31.9), (512, 66.9), (1024, 131.2), (2048, 238.0)])
+def test_profiles_of_a_13b_models_layers(tokens, milliseconds):
+    bare = OPT_13B.forward(tokens, 0) - OPT_13B.constants.pass_overhead * 40
+    assert bare * 1e3 == pytest.approx(milliseconds, rel=0.08)
+
+
+def test_low_load():
+    """One request alone: Fig. 12's leftmost points, seconds a token."""
+    large = CostModel(MODELS["opt-66b"], GPUS["A100-40GB"], 4)
+    assert 0.053 < large.forward(1, 1) + large.attention(450, 29) < 0.061
+    assert 0.026 < OPT_13B.forward(1, 1) + OPT_13B.attention(450, 29) < 0.030
+
+
+def test_small_blocks_cost_what_a_warp_wastes():
+    """A block of 4 tokens takes as long as one of 16, so reading takes four times as long; from 16 on the size does not matter."""
+    by_size = {size: CostModel(MODELS["opt-13b"], GPUS["A100-40GB"], block_size=size).attention(4096, 4096 // size) for size in (4, 16, 64)}
+    start = OPT_13B.constants.attention_overhead * 40
+    assert by_size[4] - start == pytest.approx(4 * (by_size[16] - start))
+    assert by_size[16] == by_size[64]
+
+
+def test_a_server_that_has_no_room_is_refused_with_the_numbers():
+    assert server("opt-13b", "A100-40GB").num_slots == pytest.approx(15_728, rel=0.04)
+    assert server("opt-66b", "A100-40GB", 4).num_slots == pytest.approx(9_700, rel=0.04)
+    with pytest.raises(ValueError, match=r"opt-66b takes 122\.4 GiB; 0\.9 of 1 x A100-40GB are 36\.0 GiB"):
+        server("opt-66b", "A100-40GB")
+    with pytest.raises(ValueError, match="--gpu must be one of"):
+        server("opt-13b", "A200")
