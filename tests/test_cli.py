@@ -180,3 +180,8 @@ def test_a_closed_stream_is_no_traceback(tmp_path, streams, command):
     assert done.returncode == (2 if command in ("generate", "demo --speed 0") else 0), done
     assert "Traceback" not in done.stdout + done.stderr
     assert "Exception ignored" not in done.stdout + done.stderr
+
+
+def test_the_package_runs_as_a_module():
+    found = subprocess.run([sys.executable, "-m", "paged_edu", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.split()[-1] == __version__

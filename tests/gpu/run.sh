@@ -29,7 +29,7 @@ worst=0
 part tests 210 "$PYTHON" -m pytest -q -p no:cacheprovider tests/gpu tests/kernels --ignore tests/kernels/test_ahead_of_time.py \
   --junitxml="$OUT/gpu_tests.xml" -rs
 part lessons 100 "$PYTHON" tests/gpu/run_cells.py "$OUT/lessons.txt"
-part kernels 110 "$PYTHON" -m paged_edu.cli bench kernels --quick --json "$OUT/kernels.json"
+part kernels 110 "$PYTHON" -m paged_edu bench kernels --quick --json "$OUT/kernels.json"
 part engine 60 "$PYTHON" tests/gpu/measure.py --json "$OUT/engine.json"
 printf '\n%s' "$table"
 exit $worst
