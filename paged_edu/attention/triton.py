@@ -20,7 +20,6 @@ FEW_QUERIES = 8
 """Up to this many query tokens in every sequence, reading the context is all the work: rung 2."""
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-MAX_HEAD_DIM = 256
 
 
 def interpreted() -> bool:
@@ -30,6 +29,8 @@ def interpreted() -> bool:
 
 def why_not(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
     """Why this backend can't serve such a model on such a device; None: it can."""
+    from ..kernels.launch import MAX_HEAD_DIM
+
     if importlib.util.find_spec("triton") is None:
         return f"triton is not installed ({'no wheels for ' + sys.platform if sys.platform != 'linux' else 'pip install triton'})"
     if device.type != "cuda" and not interpreted():
