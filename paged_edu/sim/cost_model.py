@@ -19,31 +19,44 @@ class Constants:
     """Of the memory's peak, when weights are read: 17.5 ms for one token of a 13B model's layers on an A100-40GB (public per-layer profiles)."""
     compute: float = 0.66
     """Of the peak rate of operations: those profiles' 66.9, 131.2 and 238 ms for 512, 1,024 and 2,048 tokens are 199 to 224 of 312 TFLOP/s."""
-    pass_overhead: float = 1.94e-4
-    """For each layer of a pass, in starting kernels and the serving program: Fig. 1's 26.24 ms for an empty batch, less weights and the start
-    of attention."""
-    sequence_overhead: float = 1.15e-4
-    """For each sequence of a pass, in the serving program and the sampler: Fig. 1's 0.419 ms a request, less reading 290 tokens of context (the paper
-    does not say how long the contexts were)."""
-    attention_overhead: float = 1.8e-5
-    """For each layer of a pass that decodes: Fig. 18a, where a straight line through the paged kernel's times begins."""
-    attention_bandwidth: float = 0.50
-    """Of the memory's peak, when attention reads keys and values through a block table: that line's slope, 780 of 1,555 GB/s."""
-    contiguous_overhead: float = 1.0e-5
-    contiguous_bandwidth: float = 0.58
-    """The same for the kernel over contiguous memory: 900 GB/s."""
+    pass_overhead: float = 2.03e-4
+    """For each layer of a pass, in starting kernels and the serving program."""
+    sequence_overhead: float = 5.7e-5
+    """For each sequence of a pass, in the serving program and the sampler."""
+    request_overhead: float = 1.35e-2
+    """For each request that comes, in the serving program (receiving, tokenizing, answering)."""
+    beam_overhead: float = 8e-5
+    """For each beam of a pass, beside ``sequence_overhead``: choosing candidates."""
+    attention_start: float = 1.02e-5
+    attention_sequence: float = 4.5e-7
+    attention_longest: float = 7.4e-8
+    attention_bandwidth: float = 0.568
+    """Attention through a block table in one layer (Fig. 18a): a start, a part for each sequence, a part for each token of the longest context, and
+    reading keys and values at this share of the memory's peak. See `CostModel.attention`."""
+    contiguous_start: float = 5.6e-6
+    contiguous_sequence: float = 3.6e-7
+    contiguous_longest: float = 4.7e-8
+    contiguous_bandwidth: float = 0.649
+    """The same for the kernel over contiguous memory."""
     tokens_at_once: int = 16
     """A warp takes one block at a time, and a smaller block as long as one of so many tokens (the kernel's structure, §5.1; Fig. 18a ran 16)."""
     all_reduce: float = 6.0e-5
     """For each of the two all-reduces of a layer, beside its bytes."""
-    broadcast: float = 1.05e-2
+    broadcast: float = 6.6e-3
     """For each pass on several cards, where the plan goes to every worker: OPT-66B's 0.055 s/token at low load on four cards, less all else."""
     link_out: float = 0.41
     link_in: float = 0.385
     """Of the host link's peak, when blocks are swapped: Fig. 19a's 13.1 and 12.3 of 32 GB/s, if its sequence has 256 tokens."""
     copy_out: float = 1.9e-6
     copy_in: float = 3.6e-6
+    launch: float = 1.0e-5
+    """Starting a copy within the memory: of the keys or values of one layer."""
     """For each piece that is swapped, a block's keys or values of one layer (Fig. 19a)."""
+
+
+STATIC = Constants(pass_overhead=9.0e-5, sequence_overhead=0.0, request_overhead=0.0, beam_overhead=0.0, broadcast=0.0)
+"""FasterTransformer: a C++ program, no Python between two passes. Its 0.0238 and 0.0378 s/token at 0.01 requests a second leave 0.10 and 0.07 ms a
+layer; all else is the same card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +68,9 @@ class CostModel:
     num_gpus: int = 1
     block_size: int = 16
     paged: bool = True
-    """False: attention over contiguous memory."""
+    """Whether blocks are shared, so that only blocks are copied; False: runs."""
+    block_table: bool = True
+    """Whether attention goes through block tables; False: the kernel over contiguous memory."""
     constants: Constants = Constants()
 
     def forward(self, num_tokens: int, num_seqs: int) -> float:
@@ -69,12 +84,26 @@ class CostModel:
             seconds += c.broadcast + 2 * model.num_layers * (c.all_reduce + moved)
         return seconds
 
-    def attention(self, context: int, num_blocks: int) -> float:
-        """Seconds of reading ``context`` tokens' keys and values in all layers, that lie in ``num_blocks`` blocks, for decoding."""
+    def attention(self, context: int, longest: int, num_seqs: int, num_blocks: int) -> float:
+        """Seconds of attention of ``num_seqs`` sequences that decode, in all layers: ``context`` tokens together, that lie in ``num_blocks`` blocks.
+
+        The kernel reads all sequences side by side, a thread block for each head of each. As long as they run, they share the bandwidth; each token
+        also takes its turn (``attention_longest``), so the ``longest`` context is what the kernel ends with.
+        """
         c, model = self.constants, self.model
-        share, start = (c.attention_bandwidth, c.attention_overhead) if self.paged else (c.contiguous_bandwidth, c.contiguous_overhead)
-        read = max(context, c.tokens_at_once * num_blocks) if self.paged and self.block_size < c.tokens_at_once else context
-        return model.kv_bytes_per_token * read / self.num_gpus / (self.gpu.bandwidth * share) + start * model.num_layers
+        start, each, turn, share = (
+            (c.attention_start, c.attention_sequence, c.attention_longest, c.attention_bandwidth) if self.block_table else
+            (c.contiguous_start, c.contiguous_sequence, c.contiguous_longest, c.contiguous_bandwidth))
+        wasted = c.tokens_at_once / self.block_size if self.block_table and self.block_size < c.tokens_at_once else 1.0
+        read = max(context, c.tokens_at_once * num_blocks) if wasted > 1 else context
+        kernel = start + each * num_seqs + turn * longest * wasted
+        return kernel * model.num_layers + model.kv_bytes_per_token * read / self.num_gpus / (self.gpu.bandwidth * share)
+
+    def copies(self, num_blocks: int, num_runs: int) -> float:
+        """Seconds of copying blocks within the memory: copy-on-write in one kernel a layer, or whole runs, each by itself."""
+        size = self.model.kv_bytes_per_token * self.block_size * num_blocks / self.num_gpus
+        launches = 1 if self.paged else num_runs
+        return 2 * size / (self.gpu.bandwidth * self.constants.weight_bandwidth) + self.constants.launch * 2 * self.model.num_layers * launches
 
     def swap_out(self, num_blocks: int) -> float:
         """Seconds of moving ``num_blocks`` blocks to host memory."""

@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from ..core.plan import SchedulerOutput
 from ..core.scheduler import Scheduler
 from ..core.sequence import Request
+from .beams import BeamSearch
 from .sim_runner import SimRunner
 from .workload import Arrival
+
+UNIQUE = 1 << 20
+"""Token ids of what is not shared: those of each request begin at a multiple of this, so that no two have a token in common."""
 
 
 @dataclass
@@ -30,21 +34,35 @@ class Served:
 
 def serve(
     scheduler: Scheduler, runner: SimRunner, arrivals: Sequence[Arrival], n: int = 1, advance: Callable[[int], object] = lambda count: None,
+    *, beam: bool = False, watch: Callable[[Scheduler, float], object] | None = None,
 ) -> Served:
-    """Run ``arrivals`` (in order of time) dry. Each request fans out into ``n`` samples; ``advance`` is called with 1 at the end of each."""
+    """Run ``arrivals`` (in order of time) dry.
+
+    Each request fans out into ``n`` samples, or is a beam search of width ``n``. ``advance`` is called with 1 at the end of each, ``watch`` with
+    the scheduler and the virtual time after each plan.
+    """
     now, at, running, steps, preemptions = 0.0, 0, 0, 0, 0
     waiting: dict[str, Arrival] = {}
     normalized, latencies = 0.0, []
+    longest = tuple(range(max((arrival.prompt_tokens for arrival in arrivals), default=0)))
     while at < len(arrivals) or scheduler.has_unfinished():
         if not scheduler.has_unfinished():
             now = max(now, arrivals[at].time)
         while at < len(arrivals) and arrivals[at].time <= now:
-            arrival = arrivals[at]
-            name = str(at)
+            arrival, name = arrivals[at], str(at)
             waiting[name] = arrival
-            scheduler.add(Request(name, tuple(range(arrival.prompt_tokens)), max_tokens=arrival.output_tokens, n=n, arrival_time=arrival.time))
+            prompt = longest[: arrival.prompt_tokens]
+            if arrival.prefix_tokens:
+                first = UNIQUE * (at + 1)
+                prompt = longest[: arrival.prefix_tokens] + tuple(range(first, first + arrival.prompt_tokens - arrival.prefix_tokens))
+            if beam:
+                runner.searches[name] = BeamSearch(n, arrival.output_tokens, at)
+            scheduler.add(Request(name, prompt, max_tokens=arrival.output_tokens, n=n, beam=beam, arrival_time=arrival.time))
+            runner.received += 1
             at += 1
         output: SchedulerOutput = scheduler.schedule()
+        if watch is not None:
+            watch(scheduler, now)
         result = runner.execute(output)
         now += result.elapsed
         steps += 1
@@ -52,7 +70,10 @@ def serve(
         preemptions += len(output.preempted)
         for seq in scheduler.update(output, result):
             if seq.finish_reason is not None and not seq.request.live:
-                arrival = waiting.pop(seq.request.request_id)
+                arrival = waiting.pop(seq.request.request_id, None)
+                if arrival is None:                         # another branch of the request ended in this step, too
+                    continue
+                runner.searches.pop(seq.request.request_id, None)
                 advance(1)
                 latencies.append(now - arrival.time)
                 normalized += (now - arrival.time) / arrival.output_tokens

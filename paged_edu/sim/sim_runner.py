@@ -2,51 +2,78 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from ..core.plan import Branch, SchedulerOutput, StepResult
+from .beams import BeamSearch
 from .cost_model import CostModel
 
 
 class SimRunner:
-    """A runner with a clock of its own. ``separate_prefill``: prompts and single tokens run in passes of their own, as in the paper's system."""
+    """A runner with a clock of its own.
+
+    Prompts and single tokens run in one pass (Paper §4.3); ``separate_prefill``: in passes of their own, as later systems do. ``searches`` has
+    the state of each request that is a beam search; requests without one sample.
+    """
 
     gives_logprobs = False
 
-    def __init__(self, cost: CostModel, separate_prefill: bool = True) -> None:
+    def __init__(self, cost: CostModel, separate_prefill: bool = False) -> None:
         self.cost = cost
         self.separate_prefill = separate_prefill
+        self.received = 0
+        """Requests that came since the last step: the serving program has work with each."""
+        self.searches: dict[str, BeamSearch] = {}
 
     def execute(self, output: SchedulerOutput, sampling: Mapping[str, Any] | None = None) -> StepResult:
         """One token for each sample of each sequence that has caught up; ``elapsed`` is what the step would have taken."""
         branches: dict[str, tuple[Branch, ...]] = {}
-        prompt_tokens = prompts = decodes = context = blocks = 0
+        groups: dict[str, list[int]] = {}                   # beams that have all caught up
+        searches = self.searches
+        prompt_tokens = prompts = decodes = context = longest = blocks = 0
         for item in output.scheduled:
-            if len(item.token_ids) == 1:
+            num_new = len(item.token_ids)
+            if num_new == 1:
                 decodes += 1
-                context += item.start + 1
+                seq_len = item.start + 1
+                context += seq_len
+                if seq_len > longest:
+                    longest = seq_len
                 blocks += len(item.block_table)
             else:
                 prompts += 1
-                prompt_tokens += len(item.token_ids)
+                prompt_tokens += num_new
             if item.num_samples:
+                if searches and item.request_id in searches:
+                    groups.setdefault(item.request_id, []).append(item.seq_id)
+                    continue
                 # Branches write different texts: what they have in common decides how a group is recomputed.
-                new = tuple(Branch(item.seq_id, (item.branch + sample,)) for sample in range(item.num_samples))
+                new = tuple([Branch(item.seq_id, (item.branch + sample,)) for sample in range(item.num_samples)])
                 before = branches.get(item.request_id)
                 branches[item.request_id] = new if before is None else before + new
-        return StepResult(branches, self._seconds(output, prompts, prompt_tokens, decodes, context, blocks))
+        for request_id, parents in groups.items():
+            branches[request_id] = searches[request_id].step(parents)
+        return StepResult(branches, self._seconds(output, prompts, prompt_tokens, decodes, context, longest, blocks))
 
-    def _seconds(self, output: SchedulerOutput, prompts: int, prompt_tokens: int, decodes: int, context: int, blocks: int) -> float:
+    def _seconds(
+        self, output: SchedulerOutput, prompts: int, prompt_tokens: int, decodes: int, context: int, longest: int, blocks: int,
+    ) -> float:
         cost, seconds = self.cost, 0.0
-        if prompts and decodes and not self.separate_prefill:
+        if prompts and decodes and self.separate_prefill:
+            seconds += cost.forward(prompt_tokens, prompts) + cost.forward(decodes, decodes)
+        elif prompts or decodes:
             seconds += cost.forward(prompt_tokens + decodes, prompts + decodes)
-        else:
-            if prompts:
-                seconds += cost.forward(prompt_tokens, prompts)
-            if decodes:
-                seconds += cost.forward(decodes, decodes)
         if decodes:
-            seconds += cost.attention(context, blocks)
+            seconds += cost.attention(context, longest, decodes, blocks)
+        if output.copies:
+            copies = output.copies
+            seconds += cost.copies(len(copies), sum(b.dst != a.dst + 1 for a, b in pairwise(copies)) + 1)
+        if self.received:
+            seconds += cost.constants.request_overhead * self.received
+            self.received = 0
+        if self.searches:
+            seconds += cost.constants.beam_overhead * decodes
         if output.swap_out:
             seconds += cost.swap_out(len(output.swap_out))
         if output.swap_in:

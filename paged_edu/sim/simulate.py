@@ -72,7 +72,7 @@ def build(options: Options, kv_manager: str) -> tuple[Scheduler, SimRunner]:
     if num_blocks < 1:
         raise ValueError(f"--block-size {options.block_size}: {chosen.num_slots} slots are left for the cache, less than one block")
     longest = min(lengths.PAPER_MODEL_LEN, MODELS[options.model].max_model_len)
-    manager: KVManager = PagedKVManager(num_blocks, options.block_size, prefix_caching=False, num_cpu_blocks=num_blocks)
+    manager: KVManager = PagedKVManager(num_blocks, options.block_size, 0.01, prefix_caching=False, num_cpu_blocks=num_blocks)
     if kv_manager != "paged":
         manager = ContiguousKVManager(num_blocks, options.block_size, CONTIGUOUS[kv_manager], longest)
     config = SchedulerConfig(longest, max_num_batched_tokens=MOST_TOKENS, enable_chunked_prefill=False)

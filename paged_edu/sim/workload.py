@@ -16,6 +16,8 @@ class Arrival:
     time: float
     prompt_tokens: int
     output_tokens: int
+    prefix_tokens: int = 0
+    """The first tokens of the prompt are the same in all requests that have a prefix."""
 
 
 def poisson(dataset: str, rate: float, seconds: float, seed: int = 0, max_model_len: int = lengths.PAPER_MODEL_LEN) -> list[Arrival]:
@@ -37,5 +39,5 @@ def poisson(dataset: str, rate: float, seconds: float, seed: int = 0, max_model_
         times.append(now)
     if not times:
         return []
-    drawn = lengths.load(dataset).sample(len(times), sizes, max_model_len)
+    drawn = lengths.load(dataset).matched(len(times), sizes)
     return [Arrival(t, p, o) for t, (p, o) in zip(times, drawn, strict=True)]

@@ -1,0 +1,138 @@
+"""The paper's evaluation as experiments: model, workload and systems of each panel, and one run of one of them (Paper §6).
+
+An experiment names a model of the paper (and with it the cards), a workload, a system and a request rate. Nothing else goes in: what a step costs is
+the cost model's, and no number here was chosen by looking at the panel's curves.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from ..core.scheduler import Scheduler
+from .presets import PAPER_SERVERS
+from .serve import Served, serve
+from .systems import PAPER_SYSTEMS, build
+from .workload import Arrival, chat, poisson, translation
+
+Points = list[list[float]]
+"""``[[x, y], …]``"""
+ALL = tuple(PAPER_SYSTEMS)
+ORCAS = ("Orca (Max)", "Orca (Pow2)", "Orca (Oracle)", "vLLM")
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Normalized latency over request rate: one panel of Fig. 12, 14, 16 or 17."""
+
+    figure: str
+    title: str
+    model: str
+    workload: str
+    seconds: float
+    """Of arrivals. The paper's traces have an hour, a quarter of an hour for OPT-175B; groups of sequences are simulated over shorter ones."""
+    systems: tuple[str, ...] = ORCAS
+    n: int = 1
+    beam: bool = False
+
+
+PANELS = {panel.figure: panel for panel in (
+    Panel("fig12a", "OPT-13B, ShareGPT", "opt-13b", "sharegpt", 3600, ALL),
+    Panel("fig12b", "OPT-66B, ShareGPT", "opt-66b", "sharegpt", 3600, ALL),
+    Panel("fig12c", "OPT-175B, ShareGPT", "opt-175b", "sharegpt", 900, ALL),
+    Panel("fig12d", "OPT-13B, Alpaca", "opt-13b", "alpaca", 3600, ALL),
+    Panel("fig12e", "OPT-66B, Alpaca", "opt-66b", "alpaca", 3600, ALL),
+    Panel("fig12f", "OPT-175B, Alpaca", "opt-175b", "alpaca", 900, ALL),
+    *(Panel(f"fig14{letter}", f"parallel sampling, {n} samples", "opt-13b", "alpaca", 900, n=n) for letter, n in zip("abc", (2, 4, 6), strict=True)),
+    *(Panel(f"fig14{letter}", f"beam search, width {n}", "opt-13b", "alpaca", 600, n=n, beam=True) for letter, n in zip("def", (2, 4, 6), strict=True)),
+    Panel("fig16a", "shared prefix of 80 tokens", "llama-13b", "translation-80", 1200, ("Orca (Oracle)", "vLLM")),
+    Panel("fig16b", "shared prefix of 341 tokens", "llama-13b", "translation-341", 1200, ("Orca (Oracle)", "vLLM")),
+    Panel("fig17", "chatbot", "opt-13b", "chat", 3600),
+)}
+
+
+@cache
+def published() -> dict[str, dict[str, Points]]:
+    """The paper's own points: figure -> system -> points. Panels 12c, 12f, 14c, 14f, 16b and 17 are not among them."""
+    stored: dict[str, dict[str, Points]] = json.loads(files("paged_edu.data").joinpath("paper", "figures.json").read_text(encoding="utf-8"))["figures"]
+    return stored
+
+
+def arrivals(workload: str, rate: float, seconds: float, seed: int = 0) -> list[Arrival]:
+    """``workload``: a data set's name, "chat", or "translation-" and the tokens of the prefix."""
+    if workload == "chat":
+        return chat(rate, seconds, seed)
+    if workload.startswith("translation-"):
+        return translation(rate, seconds, seed, prefix_tokens=int(workload.removeprefix("translation-")))
+    return poisson(workload, rate, seconds, seed)
+
+
+def run(
+    model: str, workload: str, system: str, rate: float, seconds: float, *, n: int = 1, beam: bool = False, block_size: int = 16,
+    preemption_mode: str = "auto", advance: Callable[[int], object] = lambda count: None, watch: Callable[[Scheduler, float], object] | None = None,
+) -> Served:
+    """One system under one load. ``system`` has its name in the paper; the cards are those that the paper ran ``model`` on."""
+    ours = PAPER_SYSTEMS[system]
+    if workload == "chat" and ours.startswith("orca"):
+        ours = "orca-max"                                   # all variants keep 1,024 slots for an answer there: with the prompt, a run of 2,048
+    prefix = workload.startswith("translation-") and system == "vLLM"
+    scheduler, runner = build(
+        PAPER_SERVERS[model], ours, block_size=block_size, prefix_caching=prefix, preemption_mode=preemption_mode)
+    return serve(scheduler, runner, arrivals(workload, rate, seconds), n, advance, beam=beam, watch=watch)
+
+
+# -- a curve ---------------------------------------------------------------------------------------------------------------------------
+STEEP = (0.15, 0.6)
+"""Between these latencies [s/token] a curve without points of the paper is refined."""
+
+
+def rates_of(figure: str, system: str) -> list[float]:
+    """The rates at which the paper drew points, the last one where its line leaves the axes; none for a panel that was not given."""
+    points = published().get(figure, {}).get(system, [])
+    rates: list[float] = []
+    for x, y in points:
+        if not rates or x > rates[-1]:
+            rates.append(x)
+        if y > 1.3:
+            break
+    return rates
+
+
+def curve(panel: Panel, system: str, seconds: float, step: Callable[[], object]) -> Points:
+    """Latency over rate: at the paper's rates, or at rates of our own choice that end beyond 1 s/token. ``step`` is called after each point."""
+    def at(rate: float) -> list[float]:
+        point = [rate, run(panel.model, panel.workload, system, rate, seconds, n=panel.n, beam=panel.beam).normalized_latency]
+        step()
+        return point
+
+    given = rates_of(panel.figure, system)
+    if given:
+        return [at(rate) for rate in given]
+    points = [at(0.05)]
+    while points[-1][1] < 1.0 and len(points) < 40:
+        points.append(at(_rounded(points[-1][0] * (1.5 if points[-1][1] < 0.1 else 1.15))))
+    for _ in range(4):                                      # halve the steepest part
+        points.sort()
+        right = next(i for i, (_, y) in enumerate(points) if y > STEEP[0] or i == len(points) - 1)
+        if right == 0 or points[right][1] < STEEP[1] and points[right][0] / points[right - 1][0] < 1.06:
+            break
+        points.append(at(_rounded((points[right - 1][0] + points[right][0]) / 2)))
+    return sorted(points)
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.3g}")
+
+
+def crossing(points: Points, threshold: float) -> float | None:
+    """The request rate at which a curve first passes ``threshold`` [s/token], on straight lines between its points; None: it does not."""
+    before: list[float] | None = None
+    for x, y in points:
+        if y > threshold:
+            if before is None:
+                return None
+            return before[0] + (threshold - before[1]) * (x - before[0]) / (y - before[1])
+        before = [x, y]
+    return None
