@@ -23,24 +23,40 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 OURS = ("http://127.0.0.1:", "data:", "blob:", "file:")
 
 
+_running: dict[str, Any] = {}
+
+
+def browser() -> Any:
+    """The Chromium of this test file, started at the first call; `stop_browser` ends it."""
+    from playwright.sync_api import sync_playwright
+
+    if "browser" not in _running:
+        _running["playwright"] = sync_playwright().start()
+        _running["browser"] = _running["playwright"].chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    return _running["browser"]
+
+
+def stop_browser() -> None:
+    if started := _running.pop("browser", None):
+        started.close()
+    if started := _running.pop("playwright", None):
+        started.stop()
+
+
 @contextmanager
 def open_page(expected: str = "", **options: Any) -> Iterator[Any]:
     """A page with ``problems`` (errors, and what the console says is one) and ``outside`` (requests to other places, which are refused).
 
-    A console message that begins with ``expected`` is none.
+    A console message that begins with ``expected`` is none. The page has a context of its own: cookies, storage and cache of no other test.
     """
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(**options)
+    with browser().new_context(**options) as context:
+        page = context.new_page()
         page.problems, page.outside = [], []
         page.route("**/*", lambda r: r.continue_() if r.request.url.startswith(OURS) else (page.outside.append(r.request.url), r.abort()))
         page.on("pageerror", lambda error: page.problems.append(str(error)[:300]))
         page.on("console", lambda message: page.problems.append(message.text[:300]) if message.type == "error"
                 and not (expected and message.text.startswith(expected)) else None)
         yield page
-        browser.close()
 
 
 @contextmanager

@@ -6,6 +6,8 @@ import json
 import pytest
 from planting import LESSONS, failing_cells
 
+from kernels import Kernels
+
 pytestmark = pytest.mark.slow
 
 LEAK_A_BLOCK = """
@@ -118,15 +120,21 @@ FAULTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def kernels():
+    with Kernels() as kernels:
+        yield kernels
+
+
 @pytest.mark.parametrize(("lesson", "name"), FAULTS, ids=[f"{lesson}-{name}" for lesson, name in FAULTS])
-def test_a_planted_fault_turns_the_lesson_red(lesson, name, tmp_path):
+def test_a_planted_fault_turns_the_lesson_red(lesson, name, tmp_path, kernels):
     [path] = [path for path in LESSONS if path.name.startswith(lesson)]
-    assert failing_cells(path, FAULTS[lesson, name] + "PLANTED.touch()\n", tmp_path, first_only=True)
+    assert failing_cells(path, FAULTS[lesson, name] + "PLANTED.touch()\n", tmp_path, kernels, first_only=True)
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-def test_another_model_leaves_every_compared_output_alone(path, tmp_path):
-    assert failing_cells(path, ANOTHER_MODEL, tmp_path) == []
+def test_another_model_leaves_every_compared_output_alone(path, tmp_path, kernels):
+    assert failing_cells(path, ANOTHER_MODEL, tmp_path, kernels) == []
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
