@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+
+from paged_edu.lab import trust
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
@@ -93,9 +96,8 @@ def lab_server(work: Path, notebook: str, *others: str) -> Iterator[str]:
     port, token = free_port(), secrets.token_hex(8)
     folders = {f"JUPYTER_{name}_DIR": str(work / f".{name.lower()}") for name in ("CONFIG", "DATA", "RUNTIME")}
     env = os.environ | folders | {"IPYTHONDIR": str(work / ".ipython"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-    paths = ", ".join(f"Path({str(work / name)!r})" for name in (notebook, *others))
-    sign = f"from pathlib import Path; from paged_edu.lab import trust; trust([{paths}])"
-    subprocess.run([sys.executable, "-c", sign], env=env, check=True)
+    with mock.patch.dict(os.environ, folders):
+        trust([work / name for name in (notebook, *others)])
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", f"--ServerApp.root_dir={work}",
         f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly",
