@@ -11,8 +11,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from kernels import Kernels
+from forked_kernels import Kernels
 
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))

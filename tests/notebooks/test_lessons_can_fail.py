@@ -4,9 +4,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from forked_kernels import Kernels
 from planting import LESSONS, failing_cells
-
-from kernels import Kernels
 
 pytestmark = pytest.mark.slow
 
