@@ -13,6 +13,7 @@ for stage in $stages; do                           # before the first one runs: 
   case " $known " in *" $stage "*) ;; *) echo "no such stage: $stage; there are: $known" >&2; exit 2 ;; esac
 done
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PIP_DISABLE_PIP_VERSION_CHECK=1
+unset PYTHONDONTWRITEBYTECODE                      # a hundred tests start a Python of their own: each would compile the package again
 summary=""
 trap 'printf "\nstage       time\n%s" "$summary"' EXIT
 
@@ -36,14 +37,14 @@ pull() {
   fi
 }
 
-# Two workers, whole files each: some files count over all their tests what took part.
-unit() {
-  "$VENV/bin/python" -m pytest -q -m 'not browser' -n "${TEST_WORKERS:-2}" --dist loadfile tests --ignore=tests/kernels --durations=10
-}
+# Two workers, whole files each: some files count over all their tests what took part. The order is tests/conftest.py's: long files first.
+# nbval, which takes seconds to import, comes in where a test asks for it.
+spread="-n ${TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder"
+unit() { "$VENV/bin/python" -m pytest -q -p no:nbval -m 'not browser' $spread tests --ignore=tests/kernels --durations=10; }
 
 # The Triton kernels: on a GPU where there is one, under Triton's interpreter elsewhere. Processes of their own, since the interpreter is
 # switched on before anything is imported, and for good.
-kernels() { "$VENV/bin/python" -m pytest -q -n "${TEST_WORKERS:-2}" --dist loadfile tests/kernels --durations=10 -rs; }
+kernels() { "$VENV/bin/python" -m pytest -q -p no:nbval $spread tests/kernels --durations=10 -rs; }
 
 notebooks() {
   CUDA_VISIBLE_DEVICES="" "$VENV/bin/python" -m pytest -q -p no:cacheprovider -n "${TEST_WORKERS:-2}" --dist loadfile \
@@ -61,7 +62,7 @@ wheel() {
   rm -rf "$work"
 }
 
-browser() { "$VENV/bin/python" -m pytest -q -m browser -n "${TEST_WORKERS:-2}" --dist loadfile tests --ignore=tests/kernels -rs; }
+browser() { "$VENV/bin/python" -m pytest -q -p no:nbval -m browser $spread tests/browser --durations=10 -rs; }
 
 for stage in $stages; do
   echo "== $stage"

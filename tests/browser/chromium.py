@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+
+from paged_edu.lab import trust
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
@@ -23,24 +26,40 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 OURS = ("http://127.0.0.1:", "data:", "blob:", "file:")
 
 
+_running: dict[str, Any] = {}
+
+
+def browser() -> Any:
+    """The Chromium of this test file, started at the first call; `stop_browser` ends it."""
+    from playwright.sync_api import sync_playwright
+
+    if "browser" not in _running:
+        _running["playwright"] = sync_playwright().start()
+        _running["browser"] = _running["playwright"].chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    return _running["browser"]
+
+
+def stop_browser() -> None:
+    if started := _running.pop("browser", None):
+        started.close()
+    if started := _running.pop("playwright", None):
+        started.stop()
+
+
 @contextmanager
 def open_page(expected: str = "", **options: Any) -> Iterator[Any]:
     """A page with ``problems`` (errors, and what the console says is one) and ``outside`` (requests to other places, which are refused).
 
-    A console message that begins with ``expected`` is none.
+    A console message that begins with ``expected`` is none. The page has a context of its own: cookies, storage and cache of no other test.
     """
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(**options)
+    with browser().new_context(**options) as context:
+        page = context.new_page()
         page.problems, page.outside = [], []
         page.route("**/*", lambda r: r.continue_() if r.request.url.startswith(OURS) else (page.outside.append(r.request.url), r.abort()))
         page.on("pageerror", lambda error: page.problems.append(str(error)[:300]))
         page.on("console", lambda message: page.problems.append(message.text[:300]) if message.type == "error"
                 and not (expected and message.text.startswith(expected)) else None)
         yield page
-        browser.close()
 
 
 @contextmanager
@@ -77,9 +96,8 @@ def lab_server(work: Path, notebook: str, *others: str) -> Iterator[str]:
     port, token = free_port(), secrets.token_hex(8)
     folders = {f"JUPYTER_{name}_DIR": str(work / f".{name.lower()}") for name in ("CONFIG", "DATA", "RUNTIME")}
     env = os.environ | folders | {"IPYTHONDIR": str(work / ".ipython"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-    paths = ", ".join(f"Path({str(work / name)!r})" for name in (notebook, *others))
-    sign = f"from pathlib import Path; from paged_edu.lab import trust; trust([{paths}])"
-    subprocess.run([sys.executable, "-c", sign], env=env, check=True)
+    with mock.patch.dict(os.environ, folders):
+        trust([work / name for name in (notebook, *others)])
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", f"--ServerApp.root_dir={work}",
         f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly",

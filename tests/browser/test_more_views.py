@@ -218,7 +218,8 @@ def test_themes_and_widths(saved, name, width, scheme):
         assert (light[0] < light[1]) == (scheme == "light")
         # In one call: a picture drawn anew between two calls would leave a label without a style.
         fills = page.locator(".pe-picture text, .pe-timeline text").evaluate_all("all => all.slice(0, 6).map(e => getComputedStyle(e).fill)")
-        assert fills and all(re.match(r"rgb", fill) for fill in fills), "ink of the theme or of the hue"
+        assert fills
+        assert all(re.match(r"rgb", fill) for fill in fills), "ink of the theme or of the hue"
         for picture in page.locator(".pe-picture, .pe-timeline").all():
             assert picture.bounding_box()["height"] <= 560
         shot(page, f"more-{name}-{width}-{scheme}")

@@ -1,20 +1,44 @@
 """Run a lesson as the test command does, nbval in a fresh kernel, with something planted in the kernel before the first cell.
 
-What is planted is Python text that IPython runs when the kernel starts, so the lesson itself stays as it is.
+What is planted is Python text that IPython runs when the kernel starts, so the lesson itself stays as it is. nbval runs in this process, and the
+kernel is forked where the system can do that: what starting both anew costs is many times what most lessons compute.
 """
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
+import contextlib
+import io
+import json
 from pathlib import Path
+
+import pytest
+from forked_kernels import Kernels
 
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+OPTIONS = [
+    "-q", "-s", "--color=no", "--assert=plain", "--nbval", "--nbval-cell-timeout=120",
+    "--nbval-sanitize-with", str(ROOT / "tests" / "notebooks" / "sanitize.cfg"), "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"),
+    # The run around this one has them, and their clocks and hooks are of the process.
+    *(f"-pno:{name}" for name in ("cacheprovider", "xdist", "timeout", "faulthandler", "logging", "anyio", "hypothesispytest")),
+]
 
 
-def failing_cells(lesson: Path, planted: str, work: Path, first_only: bool = False) -> list[int]:
+class Cells:
+    """Listens to nbval: the numbers of the code cells that ran, and of those that failed."""
+
+    def __init__(self) -> None:
+        self.ran: set[int] = set()
+        self.failed: set[int] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        number = int(report.nodeid.rsplit("::Cell ", 1)[1])
+        if report.failed:
+            self.failed.add(number)
+        elif report.when == "call":
+            self.ran.add(number)
+
+
+def failing_cells(lesson: Path, planted: str, work: Path, kernels: Kernels, first_only: bool = False) -> list[int]:
     """Numbers of the code cells, from 0, whose outputs differ from the stored ones or that raise; empty: the lesson is green.
 
     ``planted`` must call ``PLANTED.touch()`` when it takes effect, or this raises AssertionError. ``work``: an empty folder for the
@@ -24,17 +48,13 @@ def failing_cells(lesson: Path, planted: str, work: Path, first_only: bool = Fal
     startup = work / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
     (startup / "00_planted.py").write_text(f"from pathlib import Path\nPLANTED = Path({str(marker)!r})\n{planted}", encoding="utf-8")
-    env = os.environ | {
-        "IPYTHONDIR": str(work / "ipython"), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    command = [
-        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--nbval", str(lesson), "--nbval-cell-timeout=120",
-        "--nbval-sanitize-with", str(ROOT / "tests" / "notebooks" / "sanitize.cfg"), "-rf", *(["-x"] if first_only else []),
-    ]
-    run = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=280)
-    assert run.returncode in (0, 1), run.stdout[-3000:] + run.stderr[-1000:]        # 0: passed, 1: a cell failed
+    cells, said = Cells(), io.StringIO()
+    with kernels.for_nbval(work), contextlib.redirect_stdout(said):
+        code = pytest.main([*OPTIONS, *(["-x"] if first_only else []), str(lesson)], plugins=[cells])
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), said.getvalue()[-3000:]
     assert marker.exists(), "what was planted never took effect"
-    failed = sorted({int(number) for number in re.findall(r"^FAILED .*::Cell (\d+)", run.stdout, re.M)})
-    assert bool(failed) == bool(run.returncode), run.stdout[-3000:]
-    return failed
+    if not first_only:
+        code_cells = [cell for cell in json.loads(lesson.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+        assert cells.ran | cells.failed == set(range(len(code_cells))), said.getvalue()[-3000:]
+    assert bool(cells.failed) == bool(code), said.getvalue()[-3000:]
+    return sorted(cells.failed)

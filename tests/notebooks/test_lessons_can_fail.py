@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from forked_kernels import Kernels
 from planting import LESSONS, failing_cells
 
 pytestmark = pytest.mark.slow
@@ -118,15 +119,21 @@ FAULTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def kernels():
+    with Kernels() as kernels:
+        yield kernels
+
+
 @pytest.mark.parametrize(("lesson", "name"), FAULTS, ids=[f"{lesson}-{name}" for lesson, name in FAULTS])
-def test_a_planted_fault_turns_the_lesson_red(lesson, name, tmp_path):
+def test_a_planted_fault_turns_the_lesson_red(lesson, name, tmp_path, kernels):
     [path] = [path for path in LESSONS if path.name.startswith(lesson)]
-    assert failing_cells(path, FAULTS[lesson, name] + "PLANTED.touch()\n", tmp_path, first_only=True)
+    assert failing_cells(path, FAULTS[lesson, name] + "PLANTED.touch()\n", tmp_path, kernels, first_only=True)
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-def test_another_model_leaves_every_compared_output_alone(path, tmp_path):
-    assert failing_cells(path, ANOTHER_MODEL, tmp_path) == []
+def test_another_model_leaves_every_compared_output_alone(path, tmp_path, kernels):
+    assert failing_cells(path, ANOTHER_MODEL, tmp_path, kernels) == []
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
