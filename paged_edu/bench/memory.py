@@ -180,6 +180,7 @@ def _engine_row(options: Options, manager: str, num_blocks: int, advance: Advanc
     with LLM(
         options.model, device=options.device, dtype=options.dtype, max_model_len=options.max_model_len, block_size=options.block_size,
         num_gpu_blocks_override=num_blocks, kv_manager=manager, enable_prefix_caching=False, swap_space=0,
+        skip_tokenizer_init=True,
     ) as llm:
         one_thread_for_small_models(llm)
         engine = llm.engine

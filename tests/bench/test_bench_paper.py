@@ -6,7 +6,9 @@ from dataclasses import replace
 from importlib.resources import files
 
 import pytest
+import torch
 from rich.console import Console
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from paged_edu import cli
 from paged_edu.bench import memory, paper, paper_figures, paper_swap, paper_view
@@ -17,7 +19,9 @@ from paged_edu.bench.probe import PARTS
 
 STORED = json.loads(files("paged_edu.data").joinpath("bench", "paper.json").read_text(encoding="utf-8"))
 SETTING = Setting("tiny-shakespeare", "cpu", "float64", "sharegpt", 32, 2, 0, quick=True, seconds_per_request=1.0, share=0.0, least=0.5)
-"""As small as it gets: nothing fits the share, so every measurement has its smallest size."""
+"""As small as it gets: nothing fits the share, so every measurement has its smallest size, or half of it."""
+CROWDED = replace(SETTING, max_model_len=64, least=1.0)
+"""Enough requests for somebody to wait, or to be preempted."""
 
 
 def quiet(*arguments) -> None:
@@ -25,13 +29,24 @@ def quiet(*arguments) -> None:
 
 
 @pytest.fixture(scope="module")
-def small() -> dict:
+def tiny(tmp_path_factory) -> str:
+    """A GPT-2 of one layer: nothing here asks how good its words are."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("tiny")
+    GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=128, n_embd=16, n_layer=1, n_head=2, initializer_range=0.3)).save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def small(tiny) -> dict:
     """Every measurement once, at its smallest."""
     result = {"options": {}, "machine": {}, "speed": {}}
-    paper_figures.measure_speed(SETTING, result["speed"], quiet, quiet)
-    for name, measurement in paper.measurements().items():
-        result[name] = {}
-        measurement(SETTING, result[name], quiet, quiet)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paper_figures, "SPEED_REQUESTS", 8)
+        paper_figures.measure_speed(SETTING, result["speed"], quiet, quiet)
+        for name, measurement in paper.measurements().items():
+            result[name] = {}
+            measurement(replace(CROWDED if name in ("memory", "fig19") else SETTING, model=tiny), result[name], quiet, quiet)
     return result
 
 
@@ -42,7 +57,6 @@ def shown(result: dict, figures=tuple(paper.FIGURES)) -> str:
 
 
 # -- the measurements ------------------------------------------------------------------------------------------------------------------
-@pytest.mark.slow
 def test_the_parts_of_the_memory_add_up_and_paging_runs_the_most(small):
     part = small["memory"]
     assert [row["manager"] for row in part["rows"]] == ["orca-max", "orca-pow2", "orca-oracle", "paged"]
@@ -53,11 +67,10 @@ def test_the_parts_of_the_memory_add_up_and_paging_runs_the_most(small):
     running = [row["running"]["mean"] for row in part["rows"]]
     assert running == sorted(running)
     assert running[-1] > 2 * running[0]
-    assert part["num_blocks"] == 15_728 * 32 // 2048 // 2 // 2
+    assert part["num_blocks"] == 15_728 * 64 // 2048 // 2 // 2
     assert part["summary"] == memory.summary(part["rows"])
 
 
-@pytest.mark.slow
 def test_every_system_serves_every_request_at_every_rate(small):
     part = small["fig12"]
     assert {row["manager"] for row in part["rows"]} == {"orca-max", "paged"}
@@ -69,7 +82,6 @@ def test_every_system_serves_every_request_at_every_rate(small):
     assert set(part["capacity"]) == {"orca-max", "paged"}
 
 
-@pytest.mark.slow
 def test_more_branches_share_more_and_beams_share_more_than_samples(small):
     saved = {(row["how"], row["n"]): row for row in small["fig15"]["rows"]}
     assert list(saved) == [("sampling", 2), ("sampling", 4), ("beam", 2), ("beam", 4)]
@@ -80,7 +92,6 @@ def test_more_branches_share_more_and_beams_share_more_than_samples(small):
     assert all(row["preemptions"] == 0 for row in saved.values())
 
 
-@pytest.mark.slow
 def test_the_same_slots_hold_fewer_sequences_in_blocks_that_are_too_large(small):
     part = small["fig18b"]
     assert sorted(row["block_size"] for row in part["rows"]) == list(paper_figures.QUICK_BLOCK_SIZES)
@@ -92,10 +103,9 @@ def test_the_same_slots_hold_fewer_sequences_in_blocks_that_are_too_large(small)
     assert all(its["runs"] == 10 and its["median_ms"] > 0 for its in part["steps"].values())
 
 
-@pytest.mark.slow
 def test_swapped_and_recomputed_requests_write_the_same(small):
     part = small["fig19"]
-    assert part["same_tokens"] == part["requests"] == 12
+    assert part["same_tokens"] == part["requests"] == 24
     served = {row["mode"]: row for row in part["served"]}
     assert served["swap"]["preemptions"] > 0                             # or nothing would have been compared
     assert served["recompute"]["preemptions"] > 0
@@ -107,7 +117,7 @@ def test_swapped_and_recomputed_requests_write_the_same(small):
 def test_the_ways_of_fig_19_move_every_block_out_and_back():
     with ExitStack() as stack:
         llm = SETTING.open(stack, 9, block_size=4, swap_space=None)
-        ways = paper_swap._ways(llm, 32)
+        ways = paper_swap._ways(llm, 31)
         ways["recompute"]()
         cache, away = llm.engine.runner.cache, llm.engine.runner.cpu_cache
         before = [stack[:, :8].clone() for stack in cache.stacks]
@@ -190,7 +200,6 @@ def test_alpacas_own_lengths_fit_the_model():
 
 
 # -- what is shown ---------------------------------------------------------------------------------------------------------------------
-@pytest.mark.slow
 @pytest.mark.parametrize("which", ["small", "stored"])
 def test_every_figure_has_a_table_of_80_columns(small, which):
     result = STORED if which == "stored" else small | {"options": STORED["options"], "machine": STORED["machine"]}
@@ -270,8 +279,9 @@ def test_a_stored_run_is_shown(capsys):
     assert "Fig. 12: normalized" not in out
 
 
-def test_the_command_measures_shows_and_writes(capsys, tmp_path):
-    flags = ["--only", "fig12", "--quick", "--max-model-len", "32", "--seconds-budget", "1", "--device", "cpu", "--seed", "5"]
+def test_the_command_measures_shows_and_writes(capsys, tmp_path, monkeypatch, tiny):
+    monkeypatch.setattr(paper_figures, "SPEED_REQUESTS", 8)
+    flags = ["--only", "fig12", "--quick", "--max-model-len", "32", "--seconds-budget", "1", "--device", "cpu", "--seed", "5", "--model", tiny]
     assert cli.main(["bench", "paper", *flags, "--json", str(tmp_path / "p.json")]) == 0
     out, err = capsys.readouterr()
     result = json.loads((tmp_path / "p.json").read_text(encoding="utf-8"))
@@ -285,17 +295,17 @@ def test_the_command_measures_shows_and_writes(capsys, tmp_path):
 
 def test_ctrl_c_keeps_what_there_is(capsys, tmp_path, monkeypatch):
     """In the middle of Fig. 15: two of its rows are there, and so is what came before."""
-    row = paper_figures._sharing_row
-    calls = []
+    rows = iter(STORED["fig15"]["rows"][:2])
 
     def interrupted(*arguments):
-        calls.append(arguments)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return row(*arguments)
+        for row in rows:
+            return row
+        raise KeyboardInterrupt
 
+    monkeypatch.setattr(paper_figures, "SPEED_REQUESTS", 8)
     monkeypatch.setattr(paper_figures, "_sharing_row", interrupted)
-    flags = ["--only", "fig13,fig15,fig19", "--quick", "--max-model-len", "32", "--seconds-budget", "1", "--json", str(tmp_path / "p.json")]
+    monkeypatch.setattr(paper_figures, "fig2_fig13", lambda setting, part, advance, begin: part.update(STORED["memory"]))
+    flags = ["--only", "fig13,fig15,fig19", "--quick", "--max-model-len", "32", "--json", str(tmp_path / "p.json")]
     assert cli.main(["bench", "paper", *flags]) == 130
     out, err = capsys.readouterr()
     result = json.loads((tmp_path / "p.json").read_text(encoding="utf-8"))
