@@ -92,6 +92,15 @@ def test_more_branches_share_more_and_beams_share_more_than_samples(small):
     assert all(row["preemptions"] == 0 for row in saved.values())
 
 
+def test_sharing_by_hand(tiny):
+    """A prompt that fills a block, two samples of 4 tokens: in 3 of the 4 steps two tables have the block, and 3 blocks do the work of 4."""
+    part = {"block_size": 4, "max_model_len": 32}
+    row = paper_figures._sharing_row(replace(SETTING, model=tiny), [(4, 4)], part, "sampling", 2, 1, quiet)
+    assert row["steps"] == 4
+    assert row["saving"] == {"mean": pytest.approx(3 * 0.25 / 4), "min": 0, "max": 0.25}
+    assert row["saving_of_the_whole_run"] == pytest.approx(3 / (1 + 3 * 4))
+
+
 def test_the_same_slots_hold_fewer_sequences_in_blocks_that_are_too_large(small):
     part = small["fig18b"]
     assert sorted(row["block_size"] for row in part["rows"]) == list(paper_figures.QUICK_BLOCK_SIZES)
