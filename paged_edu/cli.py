@@ -159,6 +159,7 @@ def _add_bench(commands: Any) -> None:
     add("--quick", action="store_true", help="fewer rounds: quicker, with noisier numbers")
     add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
     _add_bench_memory(what)
+    _add_bench_paper(what)
     _add_bench_kernels(what)
     _add_bench_perplexity(what)
 
@@ -187,12 +188,32 @@ def _add_bench_memory(what: Any) -> None:
     add("--requests", type=int, default=300, metavar="N", help="requests of a run at the paper's size (%(default)s)")
     add("--seeds", type=int, default=3, metavar="N", help="runs at the paper's size for each manager (%(default)s)")
     add("--model", default="tiny-shakespeare", metavar="NAME", help="the engine's model, named as for `generate`")
+    add("--device", default="auto", metavar="DEVICE", help="where it runs: cpu, cuda, cuda:1 or %(default)s")
     add("--dtype", default="auto", metavar="TYPE", help="its numbers: auto, float32, float64, ... (%(default)s)")
     add("--max-model-len", type=int, default=512, metavar="N", help="positions to scale lengths and pool to (%(default)s)")
     add("--block-size", type=int, default=16, metavar="N", help="slots of the engine's blocks (%(default)s)")
     add("--engine-requests", type=int, default=120, metavar="N", help="requests to the engine for each manager (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
     add("--html", type=Path, metavar="FILE", help="draw them beside Fig. 2 into FILE (with plotly)")
+
+
+def _add_bench_paper(what: Any) -> None:
+    add = _command(what, "paper", _bench_paper, "repeat the paper's experiments, small, on the real engine", [
+        f"{PROG} bench paper", f"{PROG} bench paper --quick --json paper.json", f"{PROG} bench paper --only fig12,fig15 --seconds-budget 300",
+        f"{PROG} bench paper --load paper.json --only fig12",
+    ]).add_argument
+    add("--only", default="all", metavar="FIG,...", help="fig2, fig12, fig13, fig15, fig18b, fig19 (%(default)s)")
+    add("--quick", action="store_true", help="about a minute: shorter requests, fewer rates and block sizes")
+    add("--seconds-budget", type=float, metavar="S", help="how long all of it may take, roughly (220; 30 with --quick)")
+    add("--model", default="tiny-shakespeare", metavar="NAME", help="named as for `generate` (%(default)s)")
+    add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:1 or %(default)s")
+    add("--dtype", default="auto", metavar="TYPE", help="the model's numbers: auto, float32, float64, ... (%(default)s)")
+    add("--dataset", default="sharegpt", metavar="NAME", help="whose lengths: %(default)s or alpaca (fig15: always alpaca)")
+    add("--max-model-len", type=int, metavar="N", help="positions to scale lengths and pool to (128; 64 with --quick)")
+    add("--block-size", type=int, default=2, metavar="N", help="slots of a block, but in fig15, fig18b and fig19 (%(default)s)")
+    add("--seed", type=int, default=0, metavar="N", help="of lengths, arrivals and prompts (%(default)s)")
+    add("--load", type=Path, metavar="FILE", help="show what an earlier run wrote with --json")
+    add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE; after Ctrl-C, those that there are")
 
 
 def _add_bench_kernels(what: Any) -> None:
@@ -271,7 +292,7 @@ def _bench_scheduler(args: argparse.Namespace) -> int:
 def _bench_memory(args: argparse.Namespace) -> int:
     from .bench import memory
 
-    names = ("part", "dataset", "requests", "seeds", "model", "dtype", "max_model_len", "block_size", "engine_requests")
+    names = ("part", "dataset", "requests", "seeds", "model", "device", "dtype", "max_model_len", "block_size", "engine_requests")
     options = memory.Options(**{name: getattr(args, name) for name in names})
     return memory.run(options.quick() if args.quick else options, json_file=args.json, html_file=args.html)
 
@@ -281,6 +302,13 @@ def _bench_perplexity(args: argparse.Namespace) -> int:
 
     options = perplexity.Options(args.text, args.model, tuple(args.kv_cache_dtype), args.window, args.windows, args.dtype)
     return perplexity.run(options, json_file=args.json)
+
+
+def _bench_paper(args: argparse.Namespace) -> int:
+    from .bench import paper
+
+    names = ("only", "quick", "seconds_budget", "model", "device", "dtype", "dataset", "max_model_len", "block_size", "seed")
+    return paper.run(paper.Options(**{name: getattr(args, name) for name in names}), json_file=args.json, load=args.load)
 
 
 def _bench_kernels(args: argparse.Namespace) -> int:

@@ -51,6 +51,8 @@ PAPER_SHARING = {2: 0.0609, 4: 0.0853, 6: 0.0979}
 """Paper Fig. 15: blocks saved by parallel samples, Alpaca."""
 
 Advance = Callable[[int], object]
+Texts = dict[str, tuple[int, ...]]
+"""Tokens by request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,8 @@ class Options:
     requests: int = 300
     seeds: int = 3
     model: str = "tiny-shakespeare"
+    device: str = "auto"
+    """Of the engine part: "auto" (CUDA if there is one), "cpu", "cuda" or "cuda:1"."""
     dtype: str = "auto"
     """In float32 rounding may, very rarely, decide between two tokens, and it depends on the batch; in float64 it does not."""
     max_model_len: int = 512
@@ -136,22 +140,36 @@ def measure_sharing(options: Options, advance: Advance) -> dict[str, Any]:
 # -- a real model ----------------------------------------------------------------------------------------------------------------------
 def measure_engine(options: Options, advance: Advance) -> dict[str, Any]:
     """The same requests through a real model under every manager, with the paper's pool scaled to ``max_model_len``."""
-    pool = SLOTS * options.max_model_len // (lengths.PAPER_MODEL_LEN * options.block_size)
-    rows: list[dict[str, Any]] = []
-    texts: dict[str, dict[str, tuple[int, ...]]] = {}
+    part = engine_part(options)
+    texts: dict[str, Texts] = {}
     for manager in MANAGERS:
-        row, texts[manager] = _engine_row(options, manager, pool, advance)
-        rows.append(row)
-    for row in rows:
-        same = [texts[row["manager"]][request_id] == tokens for request_id, tokens in texts["paged"].items()]
-        row["same_tokens_as_paged"] = sum(same)
+        add_engine_row(part, texts, options, manager, advance)
+    return part
+
+
+def engine_part(options: Options) -> dict[str, Any]:
+    """What the engine part says of itself, before any row."""
+    pool = SLOTS * options.max_model_len // (lengths.PAPER_MODEL_LEN * options.block_size)
     return {
         "model": options.model, "dtype": options.dtype, "dataset": options.dataset, "requests": options.engine_requests, "num_blocks": pool,
-        "block_size": options.block_size, "max_model_len": options.max_model_len, "rows": rows, "summary": summary(rows),
+        "block_size": options.block_size, "max_model_len": options.max_model_len, "rows": [], "summary": {},
     }
 
 
-def _engine_row(options: Options, manager: str, num_blocks: int, advance: Advance) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+def add_engine_row(part: dict[str, Any], texts: dict[str, Texts], options: Options, manager: str, advance: Advance) -> None:
+    """Serve the requests under one manager, and let ``part``, of `engine_part`, say so. ``texts``: what every manager so far has written.
+
+    "paged" is what the others' tokens are compared with, so the comparison comes with its row.
+    """
+    row, texts[manager] = _engine_row(options, manager, part["num_blocks"], advance)
+    part["rows"].append(row)
+    part["summary"] = summary(part["rows"])
+    if "paged" in texts:
+        for row in part["rows"]:
+            row["same_tokens_as_paged"] = sum(texts[row["manager"]][request_id] == tokens for request_id, tokens in texts["paged"].items())
+
+
+def _engine_row(options: Options, manager: str, num_blocks: int, advance: Advance) -> tuple[dict[str, Any], Texts]:
     """One manager: its row, and the tokens of each request."""
     from ..engine.llm import LLM
     from ..sampling.params import SamplingParams
@@ -160,8 +178,9 @@ def _engine_row(options: Options, manager: str, num_blocks: int, advance: Advanc
     rng = np.random.default_rng(0)
     drawn = lengths.load(options.dataset).sample(options.engine_requests, rng, options.max_model_len)
     with LLM(
-        options.model, dtype=options.dtype, max_model_len=options.max_model_len, block_size=options.block_size, num_gpu_blocks_override=num_blocks,
-        kv_manager=manager, enable_prefix_caching=False, swap_space=0,
+        options.model, device=options.device, dtype=options.dtype, max_model_len=options.max_model_len, block_size=options.block_size,
+        num_gpu_blocks_override=num_blocks, kv_manager=manager, enable_prefix_caching=False, swap_space=0,
+        skip_tokenizer_init=True,
     ) as llm:
         one_thread_for_small_models(llm)
         engine = llm.engine
@@ -170,7 +189,7 @@ def _engine_row(options: Options, manager: str, num_blocks: int, advance: Advanc
             engine.add_request(str(i), ids, SamplingParams(temperature=1.0, seed=i, max_tokens=output, ignore_eos=True))
         probe = Probe(engine.scheduler, 1, advance)
         engine.listen(probe)
-        texts: dict[str, tuple[int, ...]] = {}
+        texts: Texts = {}
         copied = 0
         while engine.has_unfinished_requests():
             texts |= {output.request_id: tuple(output.outputs[0].token_ids) for output in engine.step(finished_only=True)}

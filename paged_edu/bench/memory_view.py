@@ -37,7 +37,7 @@ def show(result: dict[str, Any], console: Console | None = None) -> None:
         part = result["paper"]
         drawn = f"{part['dataset']} lengths up to {part['max_model_len']} tokens"
         console.print(_title(f"At the paper's size: {drawn}", part), style="bold", markup=False)
-        console.print(_memory(part, _figure(part)), _serving(part, PAPER_RUNNING[part["dataset"]]), sep="\n")
+        console.print(memory_table(part, _figure(part)), serving_table(part, PAPER_RUNNING[part["dataset"]]), sep="\n")
     if "sharing" in result:
         console.print("\nBlocks saved by sharing: parallel samples of alpaca requests, paged", style="bold", markup=False)
         console.print(_sharing(result["sharing"]))
@@ -45,7 +45,7 @@ def show(result: dict[str, Any], console: Console | None = None) -> None:
         part = result["engine"]
         scaled = f"{part['model']} ({part['dtype']}), {part['dataset']} lengths scaled to {part['max_model_len']} positions"
         console.print(_title(f"\nWith a model: {scaled}", part), style="bold", markup=False)
-        console.print(_memory(part, {}), _serving(part, {}), sep="\n")
+        console.print(memory_table(part, {}), serving_table(part, {}), sep="\n")
         console.print(same_tokens(part), markup=False)
     console.print(
         "\nMeans over the steps in which requests wait, without the first quarter; below them the lowest and the highest such step. The four parts "
@@ -63,16 +63,17 @@ def _figure(part: dict[str, Any]) -> Mapping[str, tuple[float, ...]]:
     return PAPER_FIG2 if part["dataset"] == "sharegpt" else {}
 
 
-def _table(*headings: str) -> Table:
+def new_table(*headings: str) -> Table:
+    """A column of names, then numbers under ``headings``."""
     table = Table(Column("", no_wrap=True))
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
-def _memory(part: dict[str, Any], printed: Mapping[str, tuple[float, ...]]) -> Table:
+def memory_table(part: dict[str, Any], printed: Mapping[str, tuple[float, ...]]) -> Table:
     """The four parts of Fig. 2, and how full the memory is that somebody holds."""
-    table = _table("token\nstates", "reser-\nvation", "internal\nfragm.", "external\nfragm.", "in use")
+    table = new_table("token\nstates", "reser-\nvation", "internal\nfragm.", "external\nfragm.", "in use")
     for manager, its in part["summary"].items():
         cells = [*(its["parts"][name] for name in PARTS), its["in_use"]]
         table.add_row(NAMES[manager], *(f"{cell['mean']:.1%}" for cell in cells))
@@ -87,9 +88,9 @@ def _low_high(spans: list[dict[str, float]], scale: int = 1) -> str:
     return f"{scale * min(span['min'] for span in spans):.0f}-{scale * max(span['max'] for span in spans):.0f}"
 
 
-def _serving(part: dict[str, Any], printed: Mapping[str, float]) -> Table:
+def serving_table(part: dict[str, Any], printed: Mapping[str, float]) -> Table:
     """Who runs at once, and what that means for the run as a whole."""
-    table = _table("requests\nat once", "low-\nhigh", *(("paper,\nFig. 13",) if printed else ()), "times\nMax's", "steps",
+    table = new_table("requests\nat once", "low-\nhigh", *(("paper,\nFig. 13",) if printed else ()), "times\nMax's", "steps",
                    "preemp-\ntions", "blocks\ncopied")
     for manager, its in part["summary"].items():
         paper = (f"{printed[manager]:.1f}" if manager in printed else "",) if printed else ()
@@ -100,7 +101,7 @@ def _serving(part: dict[str, Any], printed: Mapping[str, float]) -> Table:
 
 
 def _sharing(part: dict[str, Any]) -> Table:
-    table = _table("saved", "low-\nhigh", "paper,\nFig. 15", "requests\nat once", "blocks\ncopied")
+    table = new_table("saved", "low-\nhigh", "paper,\nFig. 15", "requests\nat once", "blocks\ncopied")
     for row in part["rows"]:
         saved = row["sharing_saving"]
         table.add_row(
