@@ -42,7 +42,7 @@ def serve(
             arrival = arrivals[at]
             name = str(at)
             waiting[name] = arrival
-            scheduler.add(Request(name, tuple(range(arrival.prompt_tokens)), max_tokens=arrival.output_tokens, n=n, arrival_time=arrival.time))
+            scheduler.add(Request(name, arrival.prompt(at), max_tokens=arrival.output_tokens, n=n, arrival_time=arrival.time))
             at += 1
         output: SchedulerOutput = scheduler.schedule()
         result = runner.execute(output)
@@ -51,7 +51,7 @@ def serve(
         running += len(scheduler.running)
         preemptions += len(output.preempted)
         for seq in scheduler.update(output, result):
-            if seq.finish_reason is not None and not seq.request.live:
+            if seq.finish_reason is not None and not seq.request.live and seq.request.request_id in waiting:     # samples may end together
                 arrival = waiting.pop(seq.request.request_id)
                 advance(1)
                 latencies.append(now - arrival.time)
