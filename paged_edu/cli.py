@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TextIO
 
 from . import __version__, chat, generate
 from .checks import one_line
+from .sim import arguments
 from .terminal import PROG, note
 from .words import counted
 
@@ -239,22 +240,13 @@ def _add_bench_kernels(what: Any) -> None:
 
 
 def _add_simulate(commands: Any) -> None:
-    add = _command(commands, "simulate", _simulate, "ask what a card would do under load, without the card", [
+    arguments.add_arguments(_command(commands, "simulate", arguments.run, "ask what a card would do under load, without the card", [
         f"{PROG} simulate", f"{PROG} simulate --rate 1 1.5 2 --kv-manager paged orca-oracle orca-max",
-        f"{PROG} simulate --model llama-3-8b --gpu L4-24GB --dataset alpaca --rate 5 10",
-    ]).add_argument
-    add("--model", default="opt-13b", metavar="NAME", help="opt-13b, opt-66b, opt-175b, llama-13b, llama-3-8b or smollm2-135m (%(default)s)")
-    add("--gpu", default="A100-40GB", metavar="NAME", help="A100-40GB, A100-80GB, H100-80GB, H200-141GB, L4-24GB or T4-16GB (%(default)s)")
-    add("--gpus", type=int, default=1, metavar="N", help="cards that share the model (%(default)s)")
-    add("--rate", type=float, nargs="+", default=[0.5, 1.0, 1.5], metavar="R", help="requests a second, Poisson arrivals (0.5 1 1.5)")
-    add("--kv-manager", nargs="+", default=["paged", "orca-max"], metavar="NAME",
-        help="paged, orca-max, orca-pow2, orca-oracle, grow (paged orca-max)")
-    add("--dataset", default="sharegpt", metavar="NAME", help="whose lengths: %(default)s or alpaca")
-    add("--seconds", type=float, default=600.0, metavar="S", help="how long requests arrive (%(default)g); those that came are served to the end")
-    add("--block-size", type=int, default=16, metavar="N", help="slots of a block (%(default)s)")
-    add("--n", type=int, default=1, metavar="N", help="samples of each request (%(default)s)")
-    add("--seed", type=int, default=0, metavar="N", help="of arrivals and lengths (%(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write all numbers to FILE")
+        f"{PROG} simulate --capacity --dataset chat", f"{PROG} simulate --list",
+        f"{PROG} simulate --capacity --model llama-13b --dataset translation --prefix-tokens 341",
+        f"{PROG} simulate --model llama-3-8b --gpu L4-24GB --trace AzureLLMInferenceTrace_conv.csv --seconds 600",
+        f"{PROG} simulate --rate 1.8 --kv-manager paged --seconds 120 --perfetto run.json      (open it in ui.perfetto.dev)",
+    ]))
 
 
 def _add_lab(commands: Any) -> None:
@@ -316,14 +308,6 @@ def _bench_kernels(args: argparse.Namespace) -> int:
 
     names = ("part", "quick", "batch", "context", "heads", "queries", "dtype", "block_size", "rounds", "no_graphs", "arch", "workers")
     return kernels.run(kernels.Options(**{name: getattr(args, name) for name in names}), args.json, args.html, args.load)
-
-
-def _simulate(args: argparse.Namespace) -> int:
-    from .sim import simulate
-
-    names = ("model", "gpu", "gpus", "dataset", "seconds", "block_size", "n", "seed")
-    options = simulate.Options(rates=tuple(args.rate), kv_managers=tuple(args.kv_manager), **{name: getattr(args, name) for name in names})
-    return simulate.run(options, json_file=args.json)
 
 
 def _lab(args: argparse.Namespace) -> int:

@@ -95,13 +95,14 @@ class Lengths:
         return [_scaled(prompt, output, max_model_len) for prompt, output in pairs[:count]]
 
 
-    def matched(self, count: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-        """``count`` requests as (prompt tokens, output tokens), together at most 2048, with both distributions as they are.
+    def matched(self, count: int, rng: np.random.Generator, max_model_len: int = PAPER_MODEL_LEN) -> list[tuple[int, int]]:
+        """``count`` requests as (prompt tokens, output tokens), together at most 2048, with both distributions as they are; scaled as by `sample`.
 
         Drawing again (`sample`) loses long prompts and long answers, which together would be too long. Here such a request exchanges its answer
         with another's, chosen at random, where both fit then.
         """
         checks.integer("count", count, 1)
+        checks.integer("max_model_len", max_model_len, 2)
         prompts, outputs = self.input.sample(count, rng).tolist(), self.output.sample(count, rng).tolist()
         for i in range(count):
             for _ in range(100):                            # a long prompt finds a short answer sooner than that, unless there are few requests
@@ -110,7 +111,7 @@ class Lengths:
                 j = int(rng.random() * count)
                 if prompts[i] + outputs[j] <= PAPER_MODEL_LEN and prompts[j] + outputs[i] <= PAPER_MODEL_LEN:
                     outputs[i], outputs[j] = outputs[j], outputs[i]
-        return [(p, o) if p + o <= PAPER_MODEL_LEN else (p, PAPER_MODEL_LEN - p) for p, o in zip(prompts, outputs, strict=True)]
+        return [_scaled(p, min(o, PAPER_MODEL_LEN - p), max_model_len) for p, o in zip(prompts, outputs, strict=True)]
 
 
 def _scaled(prompt: int, output: int, max_model_len: int) -> tuple[int, int]:

@@ -24,6 +24,8 @@ COMMANDS = {
     ("bench", "scheduler"): ["--quick", "--json"],
     ("bench", "memory"): ["--part", "--quick", "--dataset", "--requests", "--seeds", "--model", "--dtype", "--max-model-len", "--block-size",
                           "--engine-requests", "--json", "--html"],
+    ("simulate",): ["--model", "--gpu", "--gpus", "--utilization", "--kv-manager", "--block-size", "--dataset", "--prefix-tokens", "--trace",
+                    "--rate", "--seconds", "--n", "--beam", "--seed", "--capacity", "--threshold", "--metric", "--json", "--perfetto", "--list"],
     ("lab",): ["--no-browser", "--copy-only"],
 }
 

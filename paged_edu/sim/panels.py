@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from ..core.scheduler import Scheduler
 from .presets import PAPER_SERVERS
 from .serve import Served, serve
-from .systems import PAPER_SYSTEMS, build
-from .workload import Arrival, chat, poisson, translation
+from .systems import PAPER_SYSTEMS, AnyScheduler, build
+from . import workload as workloads
+from .workload import Arrival
 
 Points = list[list[float]]
 """``[[x, y], …]``"""
@@ -61,17 +61,14 @@ def published() -> dict[str, dict[str, Points]]:
 
 
 def arrivals(workload: str, rate: float, seconds: float, seed: int = 0) -> list[Arrival]:
-    """``workload``: a data set's name, "chat", or "translation-" and the tokens of the prefix."""
-    if workload == "chat":
-        return chat(rate, seconds, seed)
-    if workload.startswith("translation-"):
-        return translation(rate, seconds, seed, prefix_tokens=int(workload.removeprefix("translation-")))
-    return poisson(workload, rate, seconds, seed)
+    """``workload``: a name of `workload.WORKLOADS`, translation with the tokens of its prefix ("translation-80")."""
+    name, _, prefix = workload.partition("-")
+    return workloads.arrivals(name, rate, seconds, seed, prefix_tokens=int(prefix or workloads.ONE_EXAMPLE))
 
 
 def run(
     model: str, workload: str, system: str, rate: float, seconds: float, *, n: int = 1, beam: bool = False, block_size: int = 16,
-    preemption_mode: str = "auto", advance: Callable[[int], object] = lambda count: None, watch: Callable[[Scheduler, float], object] | None = None,
+    preemption_mode: str = "auto", advance: Callable[[int], object] = lambda count: None, watch: Callable[[AnyScheduler, float], object] | None = None,
 ) -> Served:
     """One system under one load. ``system`` has its name in the paper; the cards are those that the paper ran ``model`` on."""
     ours = PAPER_SYSTEMS[system]

@@ -13,10 +13,10 @@ from statistics import fmean
 import numpy as np
 
 from .. import lengths
-from ..core.scheduler import Scheduler
 from .cost_model import CostModel
 from .panels import ORCAS, PANELS, Panel, Points, crossing, curve, published, rates_of, run
 from .presets import PAPER_SERVERS
+from .systems import AnyScheduler
 
 Curves = dict[str, dict[str, Points]]
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -113,7 +113,7 @@ class _Memory:
         self.parts: list[list[float]] = []
         self.saving: list[float] = []
 
-    def __call__(self, scheduler: Scheduler, now: float) -> None:
+    def __call__(self, scheduler: AnyScheduler, now: float) -> None:
         if self.first <= now <= self.last:
             self.running.append(len(scheduler.running))
             if len(self.running) % self.every == 1:
@@ -216,7 +216,7 @@ def steady_rate(dataset: str) -> float:
     """The rate of Fig. 18b and 19b, which the paper does not state: where its own Fig. 12 has the latency that 18b prints for blocks of 16."""
     panel = {"sharegpt": "fig12a", "alpaca": "fig12d"}[dataset]
     name = {"sharegpt": "ShareGPT", "alpaca": "Alpaca"}[dataset]
-    latency = dict(map(tuple, published()["fig18b"][name]))[16.0]
+    latency = next(y for x, y in published()["fig18b"][name] if x == 16)
     rate = crossing(published()[panel]["vLLM"], latency)
     if rate is None:
         raise ValueError(f"the paper's {panel} does not reach {latency} s/token")

@@ -31,12 +31,13 @@ def _work(job: Job, scale: float, ticks: Any) -> Curves:
 def run_jobs(chosen: Sequence[Job], scale: float = 1.0, workers: int | None = None) -> Curves:
     """All curves of some jobs, with a progress bar. ``scale``: the traces' length over the paper's. ``workers``: processes (all cores)."""
     number("--scale", scale, 0, low_open=True)
-    workers = integer("--jobs", workers if workers is not None else os.cpu_count() or 1, 1, 256)
+    processes = workers if workers is not None else os.cpu_count() or 1
+    integer("--jobs", processes, 1, 256)
     found: Curves = {}
     context = get_context("spawn")
     longest_first = sorted(chosen, key=lambda job: -job.points)
     total = sum(job.points for job in chosen)
-    with context.Manager() as manager, ProcessPoolExecutor(min(workers, len(chosen)), context) as pool, \
+    with context.Manager() as manager, ProcessPoolExecutor(min(processes, len(chosen)), context) as pool, \
             tqdm(total=total, unit="point", disable=None, leave=False) as bar:
         ticks, done = manager.Queue(), Event()
 
@@ -109,7 +110,7 @@ def bars(curves: Curves) -> list[dict[str, Any]]:
         if figure in PANELS or figure.startswith("fig11"):
             continue
         for system, points in systems.items():
-            given = dict(map(tuple, published().get(figure, {}).get(system, [])))
+            given = {x: y for x, y in published().get(figure, {}).get(system, [])}
             for x, y in points:
                 paper = given.get(x)
                 rows.append({"figure": figure, "system": system, "x": x, "ours": y, "paper": paper,

@@ -5,14 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..core.plan import SchedulerOutput
-from ..core.scheduler import Scheduler
 from ..core.sequence import Request
 from .beams import BeamSearch
 from .sim_runner import SimRunner
+from .systems import AnyScheduler
 from .workload import Arrival
-
-UNIQUE = 1 << 20
-"""Token ids of what is not shared: those of each request begin at a multiple of this, so that no two have a token in common."""
 
 
 @dataclass
@@ -33,8 +30,8 @@ class Served:
 
 
 def serve(
-    scheduler: Scheduler, runner: SimRunner, arrivals: Sequence[Arrival], n: int = 1, advance: Callable[[int], object] = lambda count: None,
-    *, beam: bool = False, watch: Callable[[Scheduler, float], object] | None = None,
+    scheduler: AnyScheduler, runner: SimRunner, arrivals: Sequence[Arrival], n: int = 1, advance: Callable[[int], object] = lambda count: None,
+    *, beam: bool = False, watch: Callable[[AnyScheduler, float], object] | None = None,
 ) -> Served:
     """Run ``arrivals`` (in order of time) dry.
 
@@ -44,20 +41,15 @@ def serve(
     now, at, running, steps, preemptions = 0.0, 0, 0, 0, 0
     waiting: dict[str, Arrival] = {}
     normalized, latencies = 0.0, []
-    longest = tuple(range(max((arrival.prompt_tokens for arrival in arrivals), default=0)))
     while at < len(arrivals) or scheduler.has_unfinished():
         if not scheduler.has_unfinished():
             now = max(now, arrivals[at].time)
         while at < len(arrivals) and arrivals[at].time <= now:
             arrival, name = arrivals[at], str(at)
             waiting[name] = arrival
-            prompt = longest[: arrival.prompt_tokens]
-            if arrival.prefix_tokens:
-                first = UNIQUE * (at + 1)
-                prompt = longest[: arrival.prefix_tokens] + tuple(range(first, first + arrival.prompt_tokens - arrival.prefix_tokens))
             if beam:
                 runner.searches[name] = BeamSearch(n, arrival.output_tokens, at)
-            scheduler.add(Request(name, prompt, max_tokens=arrival.output_tokens, n=n, beam=beam, arrival_time=arrival.time))
+            scheduler.add(Request(name, arrival.prompt(at), max_tokens=arrival.output_tokens, n=n, beam=beam, arrival_time=arrival.time))
             runner.received += 1
             at += 1
         output: SchedulerOutput = scheduler.schedule()

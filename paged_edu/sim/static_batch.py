@@ -70,7 +70,8 @@ class StaticBatchScheduler:
         for row, request in enumerate(self.running):
             seq, first = request.sequences[0], row * width
             tokens = (0,) * (stop - start) if self._done else request.prompt_token_ids + (0,) * (stop - len(request.prompt_token_ids))
-            scheduled.append(ScheduledSeq(request.request_id, seq.seq_id, 0, tokens, start, tuple(range(first + start, first + stop)), (row,), len(tokens) - 1, 1))
+            slots = tuple(range(first + start, first + stop))
+            scheduled.append(ScheduledSeq(request.request_id, seq.seq_id, 0, tokens, start, slots, (row,), len(tokens) - 1, 1))
         return SchedulerOutput(self.step, tuple(scheduled), admitted=admitted)
 
     def _form(self) -> tuple[str, ...]:
