@@ -94,3 +94,20 @@ def test_bad_values_are_named():
     with pytest.raises(ValueError, match="share"):
         data.input.quantile(1.1)
     assert "arXiv:2309.06180" in data.source
+
+
+def test_matched_requests_keep_both_distributions():
+    """What `sample` loses: long prompts and long answers."""
+    data = lengths.load("sharegpt")
+    pairs = np.array(data.matched(40_000, np.random.default_rng(5)))
+    again = np.array(data.sample(40_000, np.random.default_rng(5)))
+    assert (pairs.sum(1) <= 2048).all()
+    assert (pairs >= 1).all()
+    for side, histogram in ((0, data.input), (1, data.output)):
+        assert pairs[:, side].mean() == pytest.approx(histogram.mean(), rel=0.015)
+    assert again[:, 0].mean() < 0.97 * pairs[:, 0].mean()
+    assert data.matched(1, np.random.default_rng(0))
+    halves = np.array(data.matched(500, np.random.default_rng(5), 1024))
+    assert halves.sum(1).max() <= 1024
+    with pytest.raises(ValueError, match="count"):
+        data.matched(0, np.random.default_rng(0))

@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--metric", metavar="NAME", help="capacity: normalized (mean latency over output tokens; the default), mean or p99 [s]")
     add("--json", type=Path, metavar="FILE", help="write all numbers to FILE")
     add("--perfetto", type=Path, metavar="FILE", help="write the run as a timeline for ui.perfetto.dev; one manager, one rate")
+    add("--figure", nargs="+", metavar="NAME", help="replay figures of the paper (fig2, fig12a, fig12 for all its panels, ...) beside its own points")
+    add("--all", action="store_true", default=None, help="replay all of them; takes long, see --scale")
+    add("--scale", type=float, metavar="X", help="figures: length of the traces, over the paper's (1)")
+    add("--jobs", type=int, metavar="N", help="figures: processes (all cores)")
+    add("--html", type=Path, metavar="FILE", help="figures: draw them into FILE")
     add("--list", action="store_true", default=None, help="show the cards and models that are known, with their numbers, and stop")
 
 
@@ -46,6 +51,11 @@ def run(args: argparse.Namespace) -> int:
         if len(given) > 1:
             raise ValueError(f"--list with --{next(name for name in given if name != 'list')}: it only shows what is known; leave one of them out")
         return view.show_presets()
+    if args.figure is not None or args.all:
+        return _figures(args, given)
+    for name in ("scale", "jobs", "html"):
+        if name in given:
+            raise ValueError(f"--{name} without --figure or --all: it concerns the paper's figures")
     from .simulate import Options
 
     chosen = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
@@ -54,3 +64,13 @@ def run(args: argparse.Namespace) -> int:
     if args.kv_manager is not None:
         chosen["kv_managers"] = tuple(args.kv_manager)
     return view.run(Options(**chosen), args.json, args.perfetto)
+
+
+def _figures(args: argparse.Namespace, given: dict[str, object]) -> int:
+    which = "figure" if args.figure is not None else "all"
+    for name in given:
+        if name not in (which, "scale", "jobs", "html", "json"):
+            raise ValueError(f"--{name} with --{which}: the paper says what its figures ran; leave one of them out")
+    from .replay import run_figures
+
+    return run_figures(args.figure or (), args.json, args.html, 1.0 if args.scale is None else args.scale, args.jobs)

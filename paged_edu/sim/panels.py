@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from . import workload as workloads
 from .presets import PAPER_SERVERS
 from .serve import Served, serve
 from .systems import PAPER_SYSTEMS, AnyScheduler, build
-from . import workload as workloads
 from .workload import Arrival
 
 Points = list[list[float]]
@@ -45,8 +45,8 @@ PANELS = {panel.figure: panel for panel in (
     Panel("fig12d", "OPT-13B, Alpaca", "opt-13b", "alpaca", 3600, ALL),
     Panel("fig12e", "OPT-66B, Alpaca", "opt-66b", "alpaca", 3600, ALL),
     Panel("fig12f", "OPT-175B, Alpaca", "opt-175b", "alpaca", 900, ALL),
-    *(Panel(f"fig14{letter}", f"parallel sampling, {n} samples", "opt-13b", "alpaca", 900, n=n) for letter, n in zip("abc", (2, 4, 6), strict=True)),
-    *(Panel(f"fig14{letter}", f"beam search, width {n}", "opt-13b", "alpaca", 600, n=n, beam=True) for letter, n in zip("def", (2, 4, 6), strict=True)),
+    *(Panel(f"fig14{letter}", f"parallel sampling, {n} samples", "opt-13b", "alpaca", 900, n=n) for letter, n in (("a", 2), ("b", 4), ("c", 6))),
+    *(Panel(f"fig14{letter}", f"beam search, width {n}", "opt-13b", "alpaca", 600, n=n, beam=True) for letter, n in (("d", 2), ("e", 4), ("f", 6))),
     Panel("fig16a", "shared prefix of 80 tokens", "llama-13b", "translation-80", 1200, ("Orca (Oracle)", "vLLM")),
     Panel("fig16b", "shared prefix of 341 tokens", "llama-13b", "translation-341", 1200, ("Orca (Oracle)", "vLLM")),
     Panel("fig17", "chatbot", "opt-13b", "chat", 3600),
@@ -56,7 +56,8 @@ PANELS = {panel.figure: panel for panel in (
 @cache
 def published() -> dict[str, dict[str, Points]]:
     """The paper's own points: figure -> system -> points. Panels 12c, 12f, 14c, 14f, 16b and 17 are not among them."""
-    stored: dict[str, dict[str, Points]] = json.loads(files("paged_edu.data").joinpath("paper", "figures.json").read_text(encoding="utf-8"))["figures"]
+    text = files("paged_edu.data").joinpath("paper", "figures.json").read_text(encoding="utf-8")
+    stored: dict[str, dict[str, Points]] = json.loads(text)["figures"]
     return stored
 
 
@@ -68,7 +69,7 @@ def arrivals(workload: str, rate: float, seconds: float, seed: int = 0) -> list[
 
 def run(
     model: str, workload: str, system: str, rate: float, seconds: float, *, n: int = 1, beam: bool = False, block_size: int = 16,
-    preemption_mode: str = "auto", advance: Callable[[int], object] = lambda count: None, watch: Callable[[AnyScheduler, float], object] | None = None,
+    preemption_mode: str = "auto", watch: Callable[[AnyScheduler, float], object] | None = None,
 ) -> Served:
     """One system under one load. ``system`` has its name in the paper; the cards are those that the paper ran ``model`` on."""
     ours = PAPER_SYSTEMS[system]
@@ -77,7 +78,7 @@ def run(
     prefix = workload.startswith("translation-") and system == "vLLM"
     scheduler, runner = build(
         PAPER_SERVERS[model], ours, block_size=block_size, prefix_caching=prefix, preemption_mode=preemption_mode)
-    return serve(scheduler, runner, arrivals(workload, rate, seconds), n, advance, beam=beam, watch=watch)
+    return serve(scheduler, runner, arrivals(workload, rate, seconds), n, beam=beam, watch=watch)
 
 
 # -- a curve ---------------------------------------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ def curve(panel: Panel, system: str, seconds: float, step: Callable[[], object])
     for _ in range(4):                                      # halve the steepest part
         points.sort()
         right = next(i for i, (_, y) in enumerate(points) if y > STEEP[0] or i == len(points) - 1)
-        if right == 0 or points[right][1] < STEEP[1] and points[right][0] / points[right - 1][0] < 1.06:
+        if right == 0 or (points[right][1] < STEEP[1] and points[right][0] / points[right - 1][0] < 1.06):
             break
         points.append(at(_rounded((points[right - 1][0] + points[right][0]) / 2)))
     return sorted(points)

@@ -13,6 +13,7 @@ from statistics import fmean
 import numpy as np
 
 from .. import lengths
+from ..core.scheduler import Scheduler
 from .cost_model import CostModel
 from .panels import ORCAS, PANELS, Panel, Points, crossing, curve, published, rates_of, run
 from .presets import PAPER_SERVERS
@@ -114,7 +115,7 @@ class _Memory:
         self.saving: list[float] = []
 
     def __call__(self, scheduler: AnyScheduler, now: float) -> None:
-        if self.first <= now <= self.last:
+        if isinstance(scheduler, Scheduler) and self.first <= now <= self.last:
             self.running.append(len(scheduler.running))
             if len(self.running) % self.every == 1:
                 report = scheduler.manager.report()

@@ -17,6 +17,7 @@ from rich.table import Table
 from tqdm.auto import tqdm
 
 from ..checks import integer, number, writable_file
+from . import paper_view
 from .panels import PANELS, crossing, published
 from .paper import FIGURES, Curves, Job, jobs
 
@@ -110,7 +111,7 @@ def bars(curves: Curves) -> list[dict[str, Any]]:
         if figure in PANELS or figure.startswith("fig11"):
             continue
         for system, points in systems.items():
-            given = {x: y for x, y in published().get(figure, {}).get(system, [])}
+            given = {point[0]: point[1] for point in published().get(figure, {}).get(system, [])}
             for x, y in points:
                 paper = given.get(x)
                 rows.append({"figure": figure, "system": system, "x": x, "ours": y, "paper": paper,
@@ -164,6 +165,10 @@ def run_figures(
     for name, path in (("--json", json_file), ("--html", html_file)):
         if path is not None:
             writable_file(name, path)
+    if json_file is not None and html_file is not None and json_file.resolve() == html_file.resolve():
+        raise ValueError(f"--json and --html both write {json_file}")
+    if html_file is not None:
+        paper_view.drawable()
     curves = run_jobs(jobs(list(names) or list(FIGURES)), scale, workers)
     if json_file is not None:
         json_file.write_text(json.dumps(curves) + "\n", encoding="utf-8")
@@ -172,8 +177,6 @@ def run_figures(
     said = "By a cost model calibrated on the paper's Fig. 1, 18a, 19a and its latencies at low load; no GPU ran."
     console.print(said + ("" if scale == 1 else f" The traces were {scale:g} of the paper's length: capacities come out higher."), style="dim")
     if html_file is not None:
-        from .paper_view import write_html
-
-        write_html(curves, html_file)
+        paper_view.write_html(curves, html_file)
         console.print(f"The figures: {html_file}", style="dim")
     return 0

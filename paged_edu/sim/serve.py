@@ -61,10 +61,9 @@ def serve(
         running += len(scheduler.running)
         preemptions += len(output.preempted)
         for seq in scheduler.update(output, result):
-            if seq.finish_reason is not None and not seq.request.live:
-                arrival = waiting.pop(seq.request.request_id, None)
-                if arrival is None:                         # another branch of the request ended in this step, too
-                    continue
+            # Several branches of a request may end in one step: it is counted once.
+            if seq.finish_reason is not None and not seq.request.live and seq.request.request_id in waiting:
+                arrival = waiting.pop(seq.request.request_id)
                 runner.searches.pop(seq.request.request_id, None)
                 advance(1)
                 latencies.append(now - arrival.time)

@@ -91,7 +91,7 @@ def test_p99():
 
 
 def test_the_timed_scheduler_schedules_as_the_plain_one_and_keeps_serves_clock():
-    arrivals = [*poisson("alpaca", 3.0, 40, seed=2), Arrival(200.0, 30, 40), Arrival(200.01, 90, 300)]
+    arrivals = [*poisson("alpaca", 12.0, 20, seed=2), Arrival(200.0, 30, 40), Arrival(200.01, 90, 300)]
     plain = Scheduler(timed().config, PagedKVManager(60, 16, prefix_caching=False))
     expected = serve(plain, SimRunner(COST), arrivals)
     scheduler, heard = timed(60), []

@@ -97,7 +97,7 @@ def test_the_steps_take_what_the_run_took(tmp_path):
     steps = nested(events)[ENGINE, 0]
     assert len(steps) == served.num_steps
     assert steps[0][0] == "step 1: 1 sequence, 60 tokens"
-    assert steps[0][1:3] == (500_000, pytest.approx(500_000 + COST.forward(60, 1) * 1e6, abs=1))
+    assert steps[0][1:3] == (500_000, pytest.approx(500_000 + (COST.constants.request_overhead + COST.forward(60, 1)) * 1e6, abs=1))
     assert steps[-1][2] == round(served.seconds * 1e6)
     assert sum(len(args.get("preempted", ())) for _, _, _, args, _ in steps) == served.num_preemptions
     assert sum(args["scheduled tokens"] for _, _, _, args, _ in steps) >= sum(a.prompt_tokens + a.output_tokens - 1 for a in ARRIVALS)
