@@ -9,37 +9,54 @@ _OPTIONS = ("model", "gpu", "gpus", "utilization", "dataset", "prefix_tokens", "
 """Flags that are fields of `Options` by the same name."""
 
 
+_GROUPS = (
+    ("the server", "KV managers: paged, orca-max, orca-pow2, orca-oracle, grow."),
+    ("the requests", """\
+chat: rounds of conversations. translation: sentences after a prefix that all
+prompts share, 80 tokens in the paper (one example) or 341 (five). A trace has
+TIMESTAMP, ContextTokens, GeneratedTokens; with --rate it is played faster or
+slower. Requests that have come are served to the end."""),
+    ("what to find out", """\
+Latencies at --rate, or the highest rate within --threshold (--capacity), to 2
+in 100. normalized: mean of latency over output tokens; mean and p99: latencies."""),
+    ("the paper's figures", """\
+Replayed beside the paper's own points, on its servers and workloads, with
+tables of errors. With --json: {figure: {system: [[x, y], ...]}}."""),
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags that were not given are None: some of them make sense only with others."""
-    server, load, ask = (parser.add_argument_group(name) for name in ("the server", "the requests", "what to find out"))
+    server, load, ask, paper = (parser.add_argument_group(*group) for group in _GROUPS)
     add = server.add_argument
-    add("--model", metavar="NAME", help="such as opt-13b (the default), llama-13b, llama-3-8b; --list has all")
-    add("--gpu", metavar="NAME", help="such as A100-40GB (the default), H100-80GB, L4-24GB; --list has all")
+    add("--model", metavar="NAME", help="such as opt-13b (the default); see --list")
+    add("--gpu", metavar="NAME", help="such as A100-40GB (the default); see --list")
     add("--gpus", type=int, metavar="N", help="cards that share the model (1)")
-    add("--utilization", type=float, metavar="X", help="share of their memory for weights and cache (0.9; the paper's servers: its own slots)")
-    add("--kv-manager", nargs="+", metavar="NAME", help="paged, orca-max, orca-pow2, orca-oracle, grow (paged orca-max)")
+    add("--utilization", type=float, metavar="X", help="share of memory used (0.9; the paper's slots)")
+    add("--kv-manager", nargs="+", metavar="NAME", help="see above (paged orca-max)")
     add("--block-size", type=int, metavar="N", help="slots of a block (16)")
     add = load.add_argument
-    add("--dataset", metavar="NAME", help="sharegpt (the default), alpaca, chat: rounds of conversations, translation: one prefix for all")
-    add("--prefix-tokens", type=int, metavar="N", help="translation: tokens of the shared prefix, 341 for five examples (80: one)")
-    add("--trace", type=Path, metavar="FILE", help="requests of a CSV file with TIMESTAMP, ContextTokens, GeneratedTokens instead")
-    add("--rate", type=float, nargs="+", metavar="R", help="requests a second, Poisson arrivals (0.5 1 1.5); a trace: played at that rate (its own)")
-    add("--seconds", type=float, metavar="S", help="how long requests arrive (600; all of a trace); those that came are served to the end")
+    add("--dataset", metavar="NAME", help="sharegpt, alpaca, chat, translation (sharegpt)")
+    add("--prefix-tokens", type=int, metavar="N", help="translation: the prefix that all share (80)")
+    add("--trace", type=Path, metavar="FILE", help="requests of a CSV file, with Azure's columns")
+    add("--rate", type=float, nargs="+", metavar="R", help="requests a second (0.5 1 1.5; a trace's own)")
+    add("--seconds", type=float, metavar="S", help="how long requests arrive (600; all of a trace)")
     add("--n", type=int, metavar="N", help="samples of each request (1)")
     add("--beam", action="store_true", default=None, help="search with n beams instead")
     add("--seed", type=int, metavar="N", help="of arrivals and lengths (0)")
     add = ask.add_argument
-    add("--capacity", action="store_true", default=None, help="search for the rate that each manager holds, to 2 %%, instead of trying --rate")
-    add("--threshold", type=float, metavar="X", help="capacity: the latency that counts as held (0.2 s/token)")
-    add("--metric", metavar="NAME", help="capacity: normalized (mean latency over output tokens; the default), mean or p99 [s]")
+    add("--capacity", action="store_true", default=None, help="search for the rate that each manager holds")
+    add("--threshold", type=float, metavar="X", help="capacity: latency that is held (0.2 s/token)")
+    add("--metric", metavar="NAME", help="capacity: normalized (s/token), mean, p99 [s]")
     add("--json", type=Path, metavar="FILE", help="write all numbers to FILE")
-    add("--perfetto", type=Path, metavar="FILE", help="write the run as a timeline for ui.perfetto.dev; one manager, one rate")
-    add("--figure", nargs="+", metavar="NAME", help="replay figures of the paper (fig2, fig12a, fig12 for all its panels, ...) beside its own points")
-    add("--all", action="store_true", default=None, help="replay all of them; takes long, see --scale")
-    add("--scale", type=float, metavar="X", help="figures: length of the traces, over the paper's (1)")
-    add("--jobs", type=int, metavar="N", help="figures: processes (all cores)")
-    add("--html", type=Path, metavar="FILE", help="figures: draw them into FILE")
-    add("--list", action="store_true", default=None, help="show the cards and models that are known, with their numbers, and stop")
+    add("--perfetto", type=Path, metavar="FILE", help="write one run as a timeline (ui.perfetto.dev)")
+    add("--list", action="store_true", default=None, help="show the cards and models that are known")
+    add = paper.add_argument
+    add("--figure", nargs="+", metavar="NAME", help="fig2, fig12a, fig12 (all its panels), ...")
+    add("--all", action="store_true", default=None, help="all of them: hours; see --scale")
+    add("--scale", type=float, metavar="X", help="length of the traces, over the paper's (1)")
+    add("--jobs", type=int, metavar="N", help="processes (all cores)")
+    add("--html", type=Path, metavar="FILE", help="draw them into FILE")
 
 
 def run(args: argparse.Namespace) -> int:
