@@ -10,8 +10,10 @@ from .panels import PANELS, published
 
 COLOURS = {
     "FasterTransformer": palette.OUTLINE, "Orca (Max)": palette.HUES[1], "Orca (Pow2)": palette.HUES[2], "Orca (Oracle)": palette.HUES[3],
-    "vLLM": palette.HUES[0],
+    "vLLM": palette.HUES[0], "Existing systems": palette.HUES[1],
 }
+BARS = ("fig2", "fig13")
+"""Figures of bars: the paper's are hatched."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
 COLUMNS = 3
 
@@ -40,11 +42,16 @@ def figure(curves: dict[str, dict[str, Any]]) -> Any:
                 if not series:
                     continue
                 label = system + whose
-                fig.add_scatter(
-                    x=[x for x, _ in series], y=[y for _, y in series], name=label, legendgroup=label, showlegend=label not in shown,
-                    mode="markers" if whose else "lines+markers" if len(series) < 3 else "lines", line={"color": colour, "width": 2},
-                    marker={"symbol": SYMBOLS[i % len(SYMBOLS)] + ("-open" if whose else ""), "color": colour, "size": 8}, **where)
+                common = {"x": [x for x, _ in series], "y": [y for _, y in series], "name": label, "legendgroup": label,
+                          "showlegend": label not in shown, **where}
                 shown.add(label)
+                if name.startswith(BARS):
+                    pattern = {"shape": "/" if whose else "", "fgcolor": palette.LIGHT.ground}
+                    fig.add_bar(marker={"color": colour, "pattern": pattern}, **common)
+                    continue
+                fig.add_scatter(
+                    mode="markers" if whose else "lines+markers" if len(series) < 3 else "lines", line={"color": colour, "width": 2},
+                    marker={"symbol": SYMBOLS[i % len(SYMBOLS)] + ("-open" if whose else ""), "color": colour, "size": 8}, **common)
         _axes(fig, name, where)
     fig.update_layout(
         template="plotly_white", height=120 + 330 * rows, font_size=13, legend={"orientation": "h", "y": -60 / (120 + 330 * rows)},
