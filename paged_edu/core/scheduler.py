@@ -18,6 +18,9 @@ from .plan import Branch, Copy, ScheduledSeq, SchedulerOutput, StepResult
 from .queues import Queues
 from .sequence import Request, Sequence, Status
 
+RUNNING = Status.RUNNING
+"""Read once: looking up a member of an enum takes as long as a call, and every step asks it of every sequence."""
+
 
 @dataclass(slots=True)
 class _Step:
@@ -49,10 +52,10 @@ class Scheduler(Queues):
             self._rejoin(request, step)
         chunks, budget = self._split_budget()
         for request in self.running.copy():
-            tokens = chunks.get(request)
-            if request.status is not Status.RUNNING or (tokens is None and self._decode(request, step.scheduled)):
+            chunk = chunks.get(request)
+            if request.status is not RUNNING or (chunk is None and self._decode(request, step.scheduled)):
                 continue                                    # preempted earlier in this loop; or planned, nearly always
-            tokens = [1] * len(request.live) if tokens is None else tokens
+            tokens = [1] * len(request.live) if chunk is None else chunk
             if not any(tokens):                             # no budget left
                 continue
             copies = self.manager.reserve(request.live, tokens)
@@ -60,7 +63,8 @@ class Scheduler(Queues):
                 copies = self._make_room(request, tokens, step)
             if copies is not None:
                 step.copies += copies
-                self._plan(request, tokens, step)
+                if chunk is not None or not self._decode(request, step.scheduled):
+                    self._plan(request, tokens, step)
         if not step.preempted:                              # who has just stepped back is not overtaken
             self._admit(step, budget)
         output = SchedulerOutput(
@@ -119,8 +123,7 @@ class Scheduler(Queues):
             self._preempt(victim, step)
             if victim is request:
                 return None
-            copies = self.manager.reserve(request.live, tokens)
-            if copies is not None:
+            if (copies := self.manager.reserve(request.live, tokens)) is not None:
                 return copies
         if self.manager.status(request) is AllocStatus.NEVER:
             self._exhausted(request, step)
@@ -155,8 +158,7 @@ class Scheduler(Queues):
         """Waiting, preempted or swapped -> running, with its blocks; False: there was no room for them."""
         swapped = request.status is Status.SWAPPED
         if swapped:
-            copies = self.manager.swap_in(request.live)
-            if copies is None:
+            if (copies := self.manager.swap_in(request.live)) is None:
                 return False
             step.swap_in += copies
         elif not self._join(request):
@@ -200,9 +202,9 @@ class Scheduler(Queues):
         """Plan one token for each branch if all of them have their next slot already: most of all work. False: `reserve` and `_plan` do it."""
         if request.pending or request.num_prompt_logits is not None or (request.n > 1 and not request.forked):
             return False
-        planned, next_slot = len(scheduled), self.manager.next_slot
+        planned = len(scheduled)
         for seq in request.live:
-            if (place := next_slot(seq)) is None:
+            if (place := self.manager.next_slot(seq)) is None:
                 del scheduled[planned:]
                 return False
             start = seq.num_computed_tokens
@@ -233,15 +235,15 @@ class Scheduler(Queues):
             raise ValueError(f"update() got step {output.step}; " + (f"step {self.step} is planned" if self._planned else "no step is planned"))
         self._planned = False
         sequences, commit = self.sequences, self.manager.commit
-        for item in output.scheduled:
-            seq = sequences.get(item.seq_id)
+        for request_id, seq_id, _, token_ids, start, _, _, _, num_samples in output.scheduled:
+            seq = sequences.get(seq_id)
             if seq is not None:                             # None: aborted while the step ran
-                if item.num_samples and item.request_id not in result.branches:
-                    raise ValueError(f"step {output.step}: {item.request_id!r} was to be sampled and the runner gave no token for it")
-                seq.num_computed_tokens = computed = item.start + len(item.token_ids)
+                if num_samples and request_id not in result.branches:
+                    raise ValueError(f"step {output.step}: {request_id!r} was to be sampled and the runner gave no token for it")
+                seq.num_computed_tokens = computed = start + len(token_ids)
                 commit(seq, computed)
                 if seq.request.num_prompt_logits is not None:
-                    seq.request.got_prompt_logits(item.seq_len)
+                    seq.request.got_prompt_logits(computed)
         grown: list[Sequence] = []
         for request_id, branches in result.branches.items():
             self._branch_out(request_id, branches, grown)
@@ -254,17 +256,17 @@ class Scheduler(Queues):
     def _branch_out(self, request_id: str, branches: tuple[Branch, ...], grown: list[Sequence]) -> None:
         """Append the sampled tokens; free the parents that nobody continues, and fork the children of the others (Paper §4.4)."""
         request = self.requests.get(request_id)
-        if request is None or request.status is not Status.RUNNING:
+        if request is None or request.status is not RUNNING:
             return                                          # aborted while the step ran; the id may be in use again
-        live = request.live
-        if request.n == 1 == len(branches) and branches[0].parent == live[0].seq_id and not request.beam:
-            seq, branch = live[0], branches[0]              # nearly always: no lists to compare
-            if branch.logprobs is not None:
-                seq.logprobs[seq.num_output_tokens :] = branch.logprobs
-            seq.token_ids += branch.tokens
-            seq.cumulative_logprob += branch.logprob
+        if request.n == 1 == len(branches) and branches[0].parent == request.live[0].seq_id and not request.beam:
+            seq = request.live[0]                           # nearly always: no lists to compare
+            _, new, logprobs, logprob, _ = branches[0]
+            if logprobs is not None:
+                seq.logprobs[seq.num_output_tokens :] = logprobs
+            seq.token_ids += new
+            seq.cumulative_logprob += logprob
             if self.emit is not None:
-                self.emit(events.TokensSampled(branch.parent, branch.tokens))
+                self.emit(events.TokensSampled(seq.seq_id, new))
             grown.append(seq)
             return
         places = request.places
