@@ -129,7 +129,7 @@ class PagedKVManager:
             table = self.tables[seq.seq_id]
             start = max(seq.num_computed_tokens, len(table.entries) * self.block_size)     # what the index knows is not written again
             need += table.blocks_needed(stop)
-            for index in table.shared_indexes(start, stop) if start < len(table) * self.block_size else ():     # beyond its end nothing is shared
+            for index in table.shared_indexes(start, stop) if start < len(table.blocks) * self.block_size else ():
                 writers.setdefault(table.blocks[index], []).append((seq, index))
         # Of k tables that refer to a block, w <= k write to it: w copies, or k - 1 when all of them write (the last one in place).
         need += sum(min(len(w), self.pool.ref_counts[block] - 1) for block, w in writers.items()) if writers else 0

@@ -200,7 +200,7 @@ class Scheduler(Queues):
 
     def _decode(self, request: Request, scheduled: list[ScheduledSeq]) -> bool:
         """Plan one token for each branch if all of them have their next slot already: most of all work. False: `reserve` and `_plan` do it."""
-        if request.pending or request.num_prompt_logits is not None or (request.n > 1 and not request.forked):
+        if request.pending or (request.n > 1 and not request.forked):
             return False
         planned = len(scheduled)
         for seq in request.live:
