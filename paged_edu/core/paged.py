@@ -102,12 +102,9 @@ class PagedKVManager:
         table.blocks += [block for _, block in hits]
         table.entries += [entry for entry, _ in hits]
         num_cached = len(table) * self.block_size
-        new = table.grow(num_tokens)
-        if self.emit is not None:
-            if num_cached:
-                self.emit(events.BlocksShared(seq.seq_id, tuple(table.blocks[: num_cached // self.block_size])))
-            if new:
-                self.emit(events.BlocksAllocated(seq.seq_id, tuple(new)))
+        if num_cached and self.emit is not None:
+            self.emit(events.BlocksShared(seq.seq_id, tuple(table.blocks)))
+        self._grow(seq, num_tokens)
         return num_cached
 
     # -- growth --------------------------------------------------------------------------------------------------------------------
@@ -122,6 +119,9 @@ class PagedKVManager:
         return None
 
     def reserve(self, seqs: Seq[Sequence], num_new: Seq[int], lookahead: int = 0) -> list[Copy] | None:
+        if len(seqs) == 1 and num_new[0] and seqs[0].num_computed_tokens == len(self.tables[seqs[0].seq_id].blocks) * self.block_size:
+            # Alone and at the end of its table: nothing that it writes is shared, and growing is all or nothing by itself.
+            return [] if self._grow(seqs[0], seqs[0].num_computed_tokens + num_new[0] + lookahead) else None
         need = 0
         writers: dict[int, list[tuple[Sequence, int]]] = {}     # shared block -> who writes to it, and its logical index there
         growing = [(seq, seq.num_computed_tokens + count + lookahead) for seq, count in zip(seqs, num_new, strict=True) if count]
@@ -129,10 +129,10 @@ class PagedKVManager:
             table = self.tables[seq.seq_id]
             start = max(seq.num_computed_tokens, len(table.entries) * self.block_size)     # what the index knows is not written again
             need += table.blocks_needed(stop)
-            for index in table.shared_indexes(start, stop) if start < len(table.blocks) * self.block_size else ():
+            for index in table.shared_indexes(start, stop):
                 writers.setdefault(table.blocks[index], []).append((seq, index))
         # Of k tables that refer to a block, w <= k write to it: w copies, or k - 1 when all of them write (the last one in place).
-        need += sum(min(len(w), self.pool.ref_counts[block] - 1) for block, w in writers.items()) if writers else 0
+        need += sum(min(len(w), self.pool.ref_counts[block] - 1) for block, w in writers.items())
         if need > self.pool.num_available:
             return None
         copies = []
@@ -144,15 +144,18 @@ class PagedKVManager:
                     if self.emit is not None:
                         self.emit(events.BlockCopied(seq.seq_id, index, copy.src, copy.dst))
         for seq, stop in growing:
-            new = self.tables[seq.seq_id].grow(stop)
-            if new and self.emit is not None:
-                self.emit(events.BlocksAllocated(seq.seq_id, tuple(new)))
+            self._grow(seq, stop)
         return copies
+
+    def _grow(self, seq: Sequence, num_tokens: int) -> bool:
+        new = self.tables[seq.seq_id].grow(num_tokens)
+        if new and self.emit is not None:
+            self.emit(events.BlocksAllocated(seq.seq_id, tuple(new)))
+        return new is not None
 
     def commit(self, seq: Sequence, num_computed: int) -> None:
         table = self.tables[seq.seq_id]
-        held = len(table.blocks) * self.block_size
-        if num_computed > held:
+        if num_computed > (held := len(table.blocks) * self.block_size):
             raise IntegrityError(f"sequence {seq.seq_id} computed {num_computed} tokens but its table holds {held}")
         if self.emit is not None:
             self.emit(events.TokensWritten(seq.seq_id, num_computed))

@@ -246,19 +246,12 @@ class Scheduler(Queues):
                     seq.request.got_prompt_logits(computed)
         grown: list[Sequence] = []
         for request_id, branches in result.branches.items():
-            self._branch_out(request_id, branches, grown)
-        for seq in grown:
-            reason = seq.stop_check(self.config.max_model_len)
-            if reason is not None:
-                self._finish(seq, *reason)
-        return grown
-
-    def _branch_out(self, request_id: str, branches: tuple[Branch, ...], grown: list[Sequence]) -> None:
-        """Append the sampled tokens; free the parents that nobody continues, and fork the children of the others (Paper §4.4)."""
-        request = self.requests.get(request_id)
-        if request is None or request.status is not RUNNING:
-            return                                          # aborted while the step ran; the id may be in use again
-        if request.n == 1 == len(branches) and branches[0].parent == request.live[0].seq_id and not request.beam:
+            request = self.requests.get(request_id)
+            if request is None or request.status is not RUNNING:
+                continue                                    # aborted while the step ran; the id may be in use again
+            if request.n > 1 or request.beam or len(branches) != 1 or branches[0].parent != request.live[0].seq_id:
+                self._branch_out(request, branches, grown)
+                continue
             seq = request.live[0]                           # nearly always: no lists to compare
             _, new, logprobs, logprob, _ = branches[0]
             if logprobs is not None:
@@ -268,7 +261,14 @@ class Scheduler(Queues):
             if self.emit is not None:
                 self.emit(events.TokensSampled(seq.seq_id, new))
             grown.append(seq)
-            return
+        for seq in grown:
+            reason = seq.stop_check(self.config.max_model_len)
+            if reason is not None:
+                self._finish(seq, *reason)
+        return grown
+
+    def _branch_out(self, request: Request, branches: tuple[Branch, ...], grown: list[Sequence]) -> None:
+        """Append the sampled tokens; free the parents that nobody continues, and fork the children of the others (Paper §4.4)."""
         places = request.places
         record, forks = branch_out(request, branches, self._seq_ids)
         request.branching = record
@@ -276,7 +276,7 @@ class Scheduler(Queues):
         for parent, child in forks:
             self.sequences[child.seq_id] = child
             if self.emit is not None:
-                self.emit(events.SequenceForked(request_id, parent.seq_id, child.seq_id))
+                self.emit(events.SequenceForked(request.request_id, parent.seq_id, child.seq_id))
         if self.emit is not None:
             for seq, _, new, _ in record.tokens:
                 self.emit(events.TokensSampled(seq.seq_id, new))
