@@ -25,7 +25,7 @@ def block_fills(num_tokens: int, block_size: int, num_blocks: int) -> Iterator[i
 class BlockTable:
     """The block table of one sequence. Every entry is one reference to a block of the pool."""
 
-    __slots__ = ("block_size", "blocks", "entries", "pool")
+    __slots__ = ("block_size", "blocks", "entries", "frozen", "pool")
 
     def __init__(self, pool: BlockPool, block_size: int, blocks: list[int] | None = None, entries: list[int] | None = None) -> None:
         self.pool = pool
@@ -33,6 +33,8 @@ class BlockTable:
         self.blocks: list[int] = blocks if blocks is not None else []
         self.entries: list[int] = entries if entries is not None else []
         """Prefix index entries of the full, computed blocks, from the first one on; empty where nothing is cached."""
+        self.frozen: tuple[int, ...] | None = None
+        """``blocks`` as plans list them, kept from step to step; None since they have changed."""
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -46,10 +48,12 @@ class BlockTable:
 
     def slots(self, start: int, stop: int) -> tuple[int, ...]:
         """The slots of positions ``start .. stop - 1``; `COMPUTED_SLOT` for what the prefix index knows, since that is computed already."""
-        size, blocks, known = self.block_size, self.blocks, len(self.entries) * self.block_size
-        if stop - start == 1 and known <= start < len(blocks) * size:       # a decode step
-            return (blocks[start // size] * size + start % size,)
-        return tuple([COMPUTED_SLOT if position < known else self.slot(position) for position in range(start, stop)])
+        size, written = self.block_size, min(max(start, len(self.entries) * self.block_size), stop)
+        for position in (start, stop - 1)[: stop - start]:  # raises where the table does not reach that far
+            self.slot(position)
+        blocks, skip = self.blocks[written // size : num_blocks_for(stop, size)], written % size
+        slots = [slot for block in blocks for slot in range(block * size, (block + 1) * size)]
+        return (COMPUTED_SLOT,) * (written - start) + tuple(slots[skip : skip + stop - written])
 
     def blocks_needed(self, num_tokens: int) -> int:
         """New blocks that the table needs before it can hold ``num_tokens`` tokens."""
@@ -58,8 +62,9 @@ class BlockTable:
     def grow(self, num_tokens: int) -> list[int] | None:
         """Append the blocks that ``num_tokens`` tokens need; returns them, or None and nothing changed when too few are free."""
         new = self.pool.allocate(self.blocks_needed(num_tokens))
-        if new is not None:
+        if new:
             self.blocks += new
+            self.frozen = None
         return new
 
     def shared_indexes(self, start: int, stop: int) -> list[int]:
@@ -82,6 +87,7 @@ class BlockTable:
             raise ValueError(f"no free block to copy block {old} into: reserve before writing")
         self.pool.free([old])
         self.blocks[index] = new[0]
+        self.frozen = None
         return Copy(old, new[0])
 
     def fork(self, num_tokens: int | None = None) -> BlockTable:
@@ -100,6 +106,7 @@ class BlockTable:
         dropped = self.blocks[keep:]
         self.pool.free(dropped)
         del self.blocks[keep:]
+        self.frozen = None
         if full < keep and len(self.entries) > full and self.pool.index is not None and self.pool.ref_counts[self.blocks[full]] == 1:
             self.pool.index.forget(self.blocks[full])       # it will be written again; a shared one is copied before that
         del self.entries[full:]

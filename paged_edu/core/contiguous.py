@@ -29,6 +29,8 @@ class _Held:
     seq: Sequence
     start: int
     """First block of its run."""
+    blocks: tuple[int, ...]
+    """All blocks of it: its block table."""
     capacity: int
     """Tokens that are reserved; what its run has beyond them is the buddy allocator's rounding."""
     spares: list[int] = field(default_factory=list)
@@ -107,15 +109,14 @@ class ContiguousKVManager:
     def admit(self, seq: Sequence, num_tokens: int, leader: Sequence | None = None, num_led: int = 0) -> int | None:
         if seq.seq_id in self._held:
             raise ValueError(f"sequence {seq.seq_id} has a run already")
-        request = seq.request
-        tokens = self.reserved_tokens(request, num_tokens)
-        order, runs = self._order(tokens), 1 if request.forked else request.n
+        tokens = self.reserved_tokens(seq.request, num_tokens)
+        order, runs = self._order(tokens), 1 if seq.request.forked else seq.request.n
         if not self.buddy.fits([order] * runs):
             return None
         start, *spares = [start for _ in range(runs) if (start := self.buddy.allocate(order)) is not None]
-        self._held[seq.seq_id] = _Held(seq, start, self._capacity(tokens, start), spares)
+        self._held[seq.seq_id] = held = _Held(seq, start, self._blocks(start), self._capacity(tokens, start), spares)
         if self.emit is not None:
-            self.emit(events.BlocksAllocated(seq.seq_id, tuple(self._blocks(start)), self.capacity(seq)))
+            self.emit(events.BlocksAllocated(seq.seq_id, held.blocks, held.capacity))
             if spares:
                 self.emit(events.BlocksReserved(seq.seq_id, tuple(self.spare_blocks(seq))))
         return 0
@@ -132,15 +133,20 @@ class ContiguousKVManager:
         if start is None:
             return False
         # Nothing is copied now: until the child is in a plan it may end, or its run may move.
-        self._held[child.seq_id] = _Held(child, start, self._capacity(tokens, start), source=held.start)
+        self._held[child.seq_id] = _Held(child, start, self._blocks(start), self._capacity(tokens, start), source=held.start)
         self.buddy.share(held.start)
         if self.emit is not None:
-            self.emit(events.RunForked(parent.seq_id, child.seq_id, tuple(self._blocks(start)), self.capacity(child)))
+            self.emit(events.RunForked(parent.seq_id, child.seq_id, self._blocks(start), self.capacity(child)))
             if spare is not None:
                 self.emit(events.BlocksReserved(parent.seq_id, tuple(self.spare_blocks(parent))))
         return True
 
     # -- growth --------------------------------------------------------------------------------------------------------------------
+    def next_slot(self, seq: Sequence) -> tuple[int, tuple[int, ...]] | None:
+        held, position = self._held[seq.seq_id], seq.num_computed_tokens
+        room = position < held.capacity and held.source is None
+        return (held.start * self.block_size + position, held.blocks) if room else None
+
     def reserve(self, seqs: Seq[Sequence], num_new: Seq[int], lookahead: int = 0) -> list[Copy] | None:
         full: list[tuple[_Held, int]] = []                  # whose run is too short, and the order of the one that is not
         for seq, count in zip(seqs, num_new, strict=True):
@@ -179,10 +185,10 @@ class ContiguousKVManager:
         in the next copies of `reserve` if the new run is elsewhere, and at once, into the other half, if the old run is the right half of the new
         one (these are returned). If it is the left half they are in place.
         """
-        old, held.start = held.start, start
-        held.capacity = len(self._blocks(start)) * self.block_size
+        old, held.start, held.blocks = held.start, start, self._blocks(start)
+        held.capacity = len(held.blocks) * self.block_size
         if self.emit is not None:
-            self.emit(events.RunMoved(held.seq.seq_id, tuple(self._blocks(start)), held.capacity))
+            self.emit(events.RunMoved(held.seq.seq_id, held.blocks, held.capacity))
         if held.source is not None:
             if not joined:
                 self.buddy.free(old)
@@ -224,23 +230,22 @@ class ContiguousKVManager:
 
     def free(self, seq: Sequence) -> None:
         held = self._held.pop(seq.seq_id)
-        blocks = self._blocks(held.start)
         for start in (held.start, *held.spares, *(() if held.source is None else (held.source,))):
             self.buddy.free(start)
         if self.emit is not None:
             if held.spares:
                 self.emit(events.BlocksReserved(seq.seq_id, ()))
-            self.emit(events.BlocksFreed(seq.seq_id, tuple(blocks)))
+            self.emit(events.BlocksFreed(seq.seq_id, held.blocks))
 
     # -- reading -------------------------------------------------------------------------------------------------------------------
     def holds(self, seq: Sequence) -> bool:
         return seq.seq_id in self._held
 
-    def _blocks(self, start: int) -> range:
-        return range(start, start + (1 << self.buddy.orders[start]))
+    def _blocks(self, start: int) -> tuple[int, ...]:
+        return tuple(range(start, start + (1 << self.buddy.orders[start])))
 
     def table(self, seq: Sequence) -> list[int]:
-        return list(self._blocks(self._held[seq.seq_id].start))
+        return list(self._held[seq.seq_id].blocks)
 
     def capacity(self, seq: Sequence) -> int:
         """Tokens that are reserved in its run."""
@@ -254,8 +259,7 @@ class ContiguousKVManager:
         held = self._held[seq.seq_id]
         if not 0 <= start <= stop <= held.capacity:
             raise IndexError(f"positions {start} to {stop - 1} of sequence {seq.seq_id}: {held.capacity} are reserved")
-        first = held.start * self.block_size
-        return tuple(range(first + start, first + stop))
+        return tuple(range(held.start * self.block_size + start, held.start * self.block_size + stop))
 
     def report(self) -> MemoryReport:
         states = reservation = internal = used = 0
@@ -264,7 +268,7 @@ class ContiguousKVManager:
             states += computed
             reservation += max(0, longest - computed) + longest * len(held.spares)
             internal += (held.capacity - max(longest, computed)) + (held.capacity - longest) * len(held.spares)
-            used += len(self._blocks(held.start)) * (1 + len(held.spares))
+            used += len(held.blocks) * (1 + len(held.spares))
         total = self.num_blocks * self.block_size
         return MemoryReport(
             total=total, token_states=states, reservation=reservation, internal=internal, external=total - states - reservation - internal,
@@ -277,10 +281,8 @@ class ContiguousKVManager:
         for held in self._held.values():
             for start in (held.start, *held.spares, *(() if held.source is None else (held.source,))):
                 holders[start] = holders.get(start, 0) + 1
-            if held.seq.num_computed_tokens > held.capacity or held.capacity > len(self._blocks(held.start)) * self.block_size:
-                raise IntegrityError(
-                    f"sequence {held.seq.seq_id} computed {held.seq.num_computed_tokens} tokens; {held.capacity} are reserved in a run of "
-                    f"{len(self._blocks(held.start))} blocks"
-                )
+            if not held.seq.num_computed_tokens <= held.capacity <= len(held.blocks) * self.block_size:
+                computed = f"sequence {held.seq.seq_id} computed {held.seq.num_computed_tokens} tokens"
+                raise IntegrityError(f"{computed}; {held.capacity} are reserved in a run of {len(held.blocks)} blocks")
         if holders != self.buddy.ref_counts:
             raise IntegrityError(f"runs and their holders are {holders}; the allocator counts {self.buddy.ref_counts}")

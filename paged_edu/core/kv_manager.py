@@ -104,6 +104,10 @@ class KVManager(Protocol):
         """
         ...
 
+    def next_slot(self, seq: Sequence) -> tuple[int, tuple[int, ...]] | None:
+        """Where the next token goes, and the block table, if nothing has to be allocated or copied first; None: `reserve` says more."""
+        return None
+
     def reserve(self, seqs: Seq[Sequence], num_new: Seq[int], lookahead: int = 0) -> list[Copy] | None:
         """Room for the next ``num_new[i]`` tokens of each sequence, for all of them or for none (None).
 

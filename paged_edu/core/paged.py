@@ -102,31 +102,35 @@ class PagedKVManager:
         table.blocks += [block for _, block in hits]
         table.entries += [entry for entry, _ in hits]
         num_cached = len(table) * self.block_size
-        new = table.grow(num_tokens)
-        if self.emit is not None:
-            if num_cached:
-                self.emit(events.BlocksShared(seq.seq_id, tuple(table.blocks[: num_cached // self.block_size])))
-            if new:
-                self.emit(events.BlocksAllocated(seq.seq_id, tuple(new)))
+        if num_cached and self.emit is not None:
+            self.emit(events.BlocksShared(seq.seq_id, tuple(table.blocks)))
+        self._grow(seq, num_tokens)
         return num_cached
 
     # -- growth --------------------------------------------------------------------------------------------------------------------
+    def next_slot(self, seq: Sequence) -> tuple[int, tuple[int, ...]] | None:
+        table, position, size = self.tables[seq.seq_id], seq.num_computed_tokens, self.block_size
+        if table.frozen is None:
+            table.frozen = tuple(table.blocks)
+        blocks, index = table.frozen, position // size
+        # In a block of its own that is not full yet. Where the cache has the whole text, the last token is queried and not written.
+        if len(table.entries) <= index < len(blocks) and self.pool.ref_counts[blocks[index]] == 1:
+            return blocks[index] * size + position % size, blocks
+        return None
+
     def reserve(self, seqs: Seq[Sequence], num_new: Seq[int], lookahead: int = 0) -> list[Copy] | None:
-        if len(seqs) == 1 and num_new[0] == 1 and not lookahead:
-            # Decoding, most steps: the next slot is in a block that the table has and shares with nobody. Written out: calls cost 10 % here.
-            blocks, index = self.tables[seqs[0].seq_id].blocks, seqs[0].num_computed_tokens // self.block_size
-            if index < len(blocks) and self.pool.ref_counts[blocks[index]] == 1:
-                return []
+        if len(seqs) == 1 and num_new[0] and seqs[0].num_computed_tokens == len(self.tables[seqs[0].seq_id].blocks) * self.block_size:
+            # Alone and at the end of its table: nothing that it writes is shared, and growing is all or nothing by itself.
+            return [] if self._grow(seqs[0], seqs[0].num_computed_tokens + num_new[0] + lookahead) else None
         need = 0
         writers: dict[int, list[tuple[Sequence, int]]] = {}     # shared block -> who writes to it, and its logical index there
-        for seq, count in zip(seqs, num_new, strict=True):
-            if count:
-                table = self.tables[seq.seq_id]
-                start = max(seq.num_computed_tokens, len(table.entries) * self.block_size)     # what the index knows is not written again
-                stop = seq.num_computed_tokens + count + lookahead
-                need += table.blocks_needed(stop)
-                for index in table.shared_indexes(start, stop):
-                    writers.setdefault(table.blocks[index], []).append((seq, index))
+        growing = [(seq, seq.num_computed_tokens + count + lookahead) for seq, count in zip(seqs, num_new, strict=True) if count]
+        for seq, stop in growing:
+            table = self.tables[seq.seq_id]
+            start = max(seq.num_computed_tokens, len(table.entries) * self.block_size)     # what the index knows is not written again
+            need += table.blocks_needed(stop)
+            for index in table.shared_indexes(start, stop):
+                writers.setdefault(table.blocks[index], []).append((seq, index))
         # Of k tables that refer to a block, w <= k write to it: w copies, or k - 1 when all of them write (the last one in place).
         need += sum(min(len(w), self.pool.ref_counts[block] - 1) for block, w in writers.items())
         if need > self.pool.num_available:
@@ -139,17 +143,19 @@ class PagedKVManager:
                     copies.append(copy)
                     if self.emit is not None:
                         self.emit(events.BlockCopied(seq.seq_id, index, copy.src, copy.dst))
-        for seq, count in zip(seqs, num_new, strict=True):
-            if count:
-                new = self.tables[seq.seq_id].grow(seq.num_computed_tokens + count + lookahead)
-                if new and self.emit is not None:
-                    self.emit(events.BlocksAllocated(seq.seq_id, tuple(new)))
+        for seq, stop in growing:
+            self._grow(seq, stop)
         return copies
+
+    def _grow(self, seq: Sequence, num_tokens: int) -> bool:
+        new = self.tables[seq.seq_id].grow(num_tokens)
+        if new and self.emit is not None:
+            self.emit(events.BlocksAllocated(seq.seq_id, tuple(new)))
+        return new is not None
 
     def commit(self, seq: Sequence, num_computed: int) -> None:
         table = self.tables[seq.seq_id]
-        held = len(table.blocks) * self.block_size
-        if num_computed > held:
+        if num_computed > (held := len(table.blocks) * self.block_size):
             raise IntegrityError(f"sequence {seq.seq_id} computed {num_computed} tokens but its table holds {held}")
         if self.emit is not None:
             self.emit(events.TokensWritten(seq.seq_id, num_computed))
@@ -199,9 +205,8 @@ class PagedKVManager:
             self.emit(events.BlocksFreed(seq.seq_id, tuple(dropped)))
 
     def _drop_table(self, seq: Sequence) -> list[int]:
-        dropped = self.tables.pop(seq.seq_id).release()
         del self._sequences[seq.seq_id]
-        return dropped
+        return self.tables.pop(seq.seq_id).release()
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached text, that of running sequences included; returns how many blocks could be found until now."""
@@ -240,8 +245,7 @@ class PagedKVManager:
             self._register(seq, BlockTable(self.pool, self.block_size, blocks, known))
             self.swapped.drop(seq.seq_id)
             if self.emit is not None:
-                copied = {arrived[block] for block in fresh}
-                self.emit(events.BlocksSwappedIn(seq.seq_id, tuple(blocks), tuple(block for block in blocks if block in copied)))
+                self.emit(events.BlocksSwappedIn(seq.seq_id, tuple(blocks), tuple(arrived[b] for b in swapped.blocks if b not in hits)))
         for block in arrived.values():                      # one by one: two CPU blocks may have the same text, and then one hit
             self.pool.free([block])
         return [Copy(block, arrived[block]) for block in fresh]

@@ -18,6 +18,9 @@ from .plan import Branch, Copy, ScheduledSeq, SchedulerOutput, StepResult
 from .queues import Queues
 from .sequence import Request, Sequence, Status
 
+RUNNING = Status.RUNNING
+"""Read once: looking up a member of an enum takes as long as a call, and every step asks it of every sequence."""
+
 
 @dataclass(slots=True)
 class _Step:
@@ -47,16 +50,21 @@ class Scheduler(Queues):
         step = _Step()
         for request in [r for r in self.running if r.pending]:
             self._rejoin(request, step)
-        grants, budget = self._split_budget()
-        for request, tokens in grants:
-            if request.status is not Status.RUNNING or not any(tokens):     # preempted earlier in this loop; no budget left
+        chunks, budget = self._split_budget()
+        for request in self.running.copy():
+            chunk = chunks.get(request)
+            if request.status is not RUNNING or (chunk is None and self._decode(request, step.scheduled)):
+                continue                                    # preempted earlier in this loop; or planned, nearly always
+            tokens = [1] * len(request.live) if chunk is None else chunk
+            if not any(tokens):                             # no budget left
                 continue
             copies = self.manager.reserve(request.live, tokens)
             if copies is None:
                 copies = self._make_room(request, tokens, step)
             if copies is not None:
                 step.copies += copies
-                self._plan(request, tokens, step)
+                if chunk is not None or not self._decode(request, step.scheduled):
+                    self._plan(request, tokens, step)
         if not step.preempted:                              # who has just stepped back is not overtaken
             self._admit(step, budget)
         output = SchedulerOutput(
@@ -67,27 +75,22 @@ class Scheduler(Queues):
             self.emit(events.StepScheduled(self.step, {s.seq_id: len(s.token_ids) for s in output.scheduled}))
         return output
 
-    def _split_budget(self) -> tuple[list[tuple[Request, list[int]]], int]:
-        """The running requests, each with the tokens of its branches in this step, and what is left of the budget."""
+    def _split_budget(self) -> tuple[dict[Request, list[int]], int]:
+        """For each running request that catches up the tokens of its branches in this step (others: one token each), and what is left."""
         budget = self.config.max_num_batched_tokens
-        grants: list[tuple[Request, list[int]]] = []
-        catching_up = []                                    # places in ``grants``
+        chunks: dict[Request, list[int]] = {}
         for request in self.running:
             left = 0
             for seq in request.live:
                 left += len(seq.token_ids) - seq.num_computed_tokens
-            if left == len(request.live):                   # one token each: the decode step
-                grants.append((request, [1] * left))
+            if left == len(request.live):                   # the decode step
                 budget -= left
             else:
-                catching_up.append(len(grants))
-                grants.append((request, []))
-        for place in catching_up:
-            request = grants[place][0]
-            chunk = self._chunk(request, budget)
-            grants[place] = request, chunk
+                chunks[request] = []
+        for request in chunks:
+            chunks[request] = chunk = self._chunk(request, budget)
             budget -= sum(chunk)
-        return grants, budget
+        return chunks, budget
 
     def _chunk(self, request: Request, budget: int) -> list[int]:
         """Tokens that each branch computes, at most ``budget`` together.
@@ -120,8 +123,7 @@ class Scheduler(Queues):
             self._preempt(victim, step)
             if victim is request:
                 return None
-            copies = self.manager.reserve(request.live, tokens)
-            if copies is not None:
+            if (copies := self.manager.reserve(request.live, tokens)) is not None:
                 return copies
         if self.manager.status(request) is AllocStatus.NEVER:
             self._exhausted(request, step)
@@ -154,16 +156,14 @@ class Scheduler(Queues):
 
     def _start(self, request: Request, step: _Step) -> bool:
         """Waiting, preempted or swapped -> running, with its blocks; False: there was no room for them."""
-        num_cached = 0
-        if request.status is Status.SWAPPED:
-            copies = self.manager.swap_in(request.live)
-            if copies is None:
+        swapped = request.status is Status.SWAPPED
+        if swapped:
+            if (copies := self.manager.swap_in(request.live)) is None:
                 return False
             step.swap_in += copies
-        elif self._join(request):
-            num_cached = sum(seq.num_computed_tokens for seq in request.live)
-        else:
+        elif not self._join(request):
             return False
+        num_cached = 0 if swapped else sum(seq.num_computed_tokens for seq in request.live)
         tokens = sum(seq.num_tokens for seq in request.live)
         if request.status is Status.WAITING:
             request.num_cached_tokens = num_cached
@@ -198,26 +198,35 @@ class Scheduler(Queues):
         while request.status is Status.RUNNING and not self._join(request):     # it may be the last itself
             self._preempt(self.running[-1], step)
 
+    def _decode(self, request: Request, scheduled: list[ScheduledSeq]) -> bool:
+        """Plan one token for each branch if all of them have their next slot already: most of all work. False: `reserve` and `_plan` do it."""
+        if request.pending or (request.n > 1 and not request.forked):
+            return False
+        planned = len(scheduled)
+        for seq in request.live:
+            if (place := self.manager.next_slot(seq)) is None:
+                del scheduled[planned:]
+                return False
+            start = seq.num_computed_tokens
+            scheduled.append(tuple.__new__(ScheduledSeq, (  # the constructor takes twice as long
+                request.request_id, seq.seq_id, seq.branch, (seq.token_ids[start],), start, (place[0],), place[1], 0, 1,
+            )))
+        return True
+
     def _plan(self, request: Request, tokens: list[int], step: _Step) -> None:
         """Write down what the branches of a request run. They sample when all of them have caught up."""
-        manager, live = self.manager, request.live
-        caught_up, num_samples = not request.pending, 1 if request.n == 1 or request.forked else request.n
-        for seq, n in zip(live, tokens):
-            if seq.num_computed_tokens + n < len(seq.token_ids):
-                caught_up = False
-        for seq, n in zip(live, tokens):
+        manager, num_samples = self.manager, 1 if request.forked else request.n
+        caught_up = not request.pending and all(n >= seq.num_uncomputed for seq, n in zip(request.live, tokens))
+        for seq, n in zip(request.live, tokens):
             if n:
                 start = seq.num_computed_tokens
-                ids = (seq.token_ids[start],) if n == 1 else tuple(seq.token_ids[start : start + n])
-                first = n - 1 if caught_up else None
-                if request.num_prompt_logits is not None:   # of the prompt, those that are still missing
-                    missing = max(request.num_prompt_logits - start, 0)
-                    first = missing if missing < n else None
-                step.scheduled.append(ScheduledSeq._make((              # the constructor takes twice as long
-                    request.request_id, seq.seq_id, seq.branch, ids, start,
+                had = request.num_prompt_logits             # of the prompt, the other ones are still missing
+                wanted = max(had - start, 0) if had is not None else n - 1 if caught_up else n
+                step.scheduled.append(ScheduledSeq(
+                    request.request_id, seq.seq_id, seq.branch, tuple(seq.token_ids[start : start + n]), start,
                     manager.slots(seq, start, start + n), tuple(manager.table(seq)),
-                    first, num_samples if caught_up else 0,
-                )))
+                    wanted if wanted < n else None, num_samples if caught_up else 0,
+                ))
 
     # -- the end of a step ---------------------------------------------------------------------------------------------------------
     def update(self, output: SchedulerOutput, result: StepResult) -> list[Sequence]:
@@ -225,41 +234,41 @@ class Scheduler(Queues):
         if not self._planned or output.step != self.step:
             raise ValueError(f"update() got step {output.step}; " + (f"step {self.step} is planned" if self._planned else "no step is planned"))
         self._planned = False
-        for item in output.scheduled:
-            seq = self.sequences.get(item.seq_id)
+        sequences, commit = self.sequences, self.manager.commit
+        for request_id, seq_id, _, token_ids, start, _, _, _, num_samples in output.scheduled:
+            seq = sequences.get(seq_id)
             if seq is not None:                             # None: aborted while the step ran
-                if item.num_samples and item.request_id not in result.branches:
-                    raise ValueError(f"step {output.step}: {item.request_id!r} was to be sampled and the runner gave no token for it")
-                seq.num_computed_tokens = item.start + len(item.token_ids)
-                self.manager.commit(seq, seq.num_computed_tokens)
+                if num_samples and request_id not in result.branches:
+                    raise ValueError(f"step {output.step}: {request_id!r} was to be sampled and the runner gave no token for it")
+                seq.num_computed_tokens = computed = start + len(token_ids)
+                commit(seq, computed)
                 if seq.request.num_prompt_logits is not None:
-                    seq.request.got_prompt_logits(item.seq_len)
+                    seq.request.got_prompt_logits(computed)
         grown: list[Sequence] = []
         for request_id, branches in result.branches.items():
-            self._branch_out(request_id, branches, grown)
+            request = self.requests.get(request_id)
+            if request is None or request.status is not RUNNING:
+                continue                                    # aborted while the step ran; the id may be in use again
+            if request.n > 1 or request.beam or len(branches) != 1 or branches[0].parent != request.live[0].seq_id:
+                self._branch_out(request, branches, grown)
+                continue
+            seq = request.live[0]                           # nearly always: no lists to compare
+            _, new, logprobs, logprob, _ = branches[0]
+            if logprobs is not None:
+                seq.logprobs[seq.num_output_tokens :] = logprobs
+            seq.token_ids += new
+            seq.cumulative_logprob += logprob
+            if self.emit is not None:
+                self.emit(events.TokensSampled(seq.seq_id, new))
+            grown.append(seq)
         for seq in grown:
             reason = seq.stop_check(self.config.max_model_len)
             if reason is not None:
                 self._finish(seq, *reason)
         return grown
 
-    def _branch_out(self, request_id: str, branches: tuple[Branch, ...], grown: list[Sequence]) -> None:
+    def _branch_out(self, request: Request, branches: tuple[Branch, ...], grown: list[Sequence]) -> None:
         """Append the sampled tokens; free the parents that nobody continues, and fork the children of the others (Paper §4.4)."""
-        request = self.requests.get(request_id)
-        if request is None or request.status is not Status.RUNNING:
-            return                                          # aborted while the step ran; the id may be in use again
-        live = request.live
-        if request.n == 1 == len(branches) and branches[0].parent == live[0].seq_id and not request.beam:
-            seq, branch = live[0], branches[0]              # nearly always: no lists to compare
-            if branch.logprobs is not None:
-                seq.logprobs[seq.num_output_tokens :] = branch.logprobs
-            seq.token_ids += branch.tokens
-            if branch.logprob:
-                seq.cumulative_logprob += branch.logprob
-            if self.emit is not None:
-                self.emit(events.TokensSampled(branch.parent, branch.tokens))
-            grown.append(seq)
-            return
         places = request.places
         record, forks = branch_out(request, branches, self._seq_ids)
         request.branching = record
@@ -267,7 +276,7 @@ class Scheduler(Queues):
         for parent, child in forks:
             self.sequences[child.seq_id] = child
             if self.emit is not None:
-                self.emit(events.SequenceForked(request_id, parent.seq_id, child.seq_id))
+                self.emit(events.SequenceForked(request.request_id, parent.seq_id, child.seq_id))
         if self.emit is not None:
             for seq, _, new, _ in record.tokens:
                 self.emit(events.TokensSampled(seq.seq_id, new))
@@ -295,9 +304,8 @@ class Scheduler(Queues):
         """
         lost = sum(seq.num_computed_tokens for seq in request.live)
         mode = self.config.preemption_mode
-        copies = None
-        if lost and not request.pending and (mode == "swap" or (mode == "auto" and len(request.live) > 1)):
-            copies = self.manager.swap_out(request.live)
+        swap = lost and not request.pending and (mode == "swap" or (mode == "auto" and len(request.live) > 1))
+        copies = self.manager.swap_out(request.live) if swap else None
         if copies is None:                                  # host memory is full, or swapping was not asked for
             for seq in request.live:
                 if self.manager.holds(seq):
@@ -314,8 +322,7 @@ class Scheduler(Queues):
         request.num_preemptions += 1
         step.preempted.append(request.request_id)
         if self.emit is not None:
-            recompute = copies is None
-            self.emit(events.RequestPreempted(request.request_id, lost if recompute else 0, "recompute" if recompute else "swap"))
+            self.emit(events.RequestPreempted(request.request_id, *((lost, "recompute") if copies is None else (0, "swap"))))
 
     def _exhausted(self, request: Request, step: _Step) -> None:
         """Even alone the request would not fit: every branch ends with what it has."""

@@ -141,6 +141,15 @@ class Machine(RuleBasedStateMachine):
             assert self.state.ref_counts() == self.manager.pool.ref_counts
             assert {i: s.num_computed for i, s in self.state.sequences.items()} == {i: s.num_computed_tokens for i, s in self.seqs.items()}
 
+    @invariant()
+    def the_next_slot_needs_neither_a_block_nor_a_copy(self):
+        if self.ready:
+            for seq in self.seqs.values():
+                at, table, size = seq.num_computed_tokens, self.manager.table(seq), self.manager.block_size
+                place = self.manager.next_slot(seq)
+                assert (place is not None) == (at < len(table) * size and self.manager.pool.ref_counts[table[at // size]] == 1)
+                assert place is None or place == (self.manager.slots(seq, at, at + 1)[0], tuple(table))
+
     # -- the runner's part -----------------------------------------------------------------------------------------------------------
     def _write(self, seq, count):
         start = seq.num_computed_tokens

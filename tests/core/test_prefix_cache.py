@@ -201,6 +201,18 @@ def test_a_prompt_that_is_cached_whole_queries_its_last_token_and_writes_nothing
     assert made.sequences[0].output_token_ids == expected(made)
 
 
+def test_the_next_slot_of_a_prompt_that_is_cached_whole_is_not_written():
+    scheduler, runner = cached()
+    serve(scheduler, runner, "a", P13[:8])
+    manager, made = scheduler.manager, Request("b", P13[:8])
+    scheduler.add(made)
+    seq = made.live[0]
+    assert manager.admit(seq, 8) == 8
+    seq.num_computed_tokens = 7
+    assert manager.next_slot(seq) is None
+    assert manager.slots(seq, 7, 8) == (-1,)
+
+
 def test_a_chat_finds_its_own_earlier_turns():
     """Generated tokens are cached like prompt tokens, up to the last one that was computed."""
     scheduler, runner = cached(30)

@@ -195,7 +195,7 @@ def test_an_interruption_at_any_line_leaves_them_aligned():
 
 def test_an_interruption_where_they_are_stored():
     """The same at every line of what stores entries and tokens, the first dozens of times that it runs."""
-    places = ("_branch_out", "branch_out", "apply", "got_prompt_logits", "keep_prompt_logprobs", "_of_tokens", "prompt_logprobs")
+    places = ("update", "_branch_out", "branch_out", "apply", "got_prompt_logits", "keep_prompt_logprobs", "_of_tokens", "prompt_logprobs")
 
     def interrupt(at):
         seen = 0
