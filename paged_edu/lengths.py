@@ -99,11 +99,13 @@ class Lengths:
         """``count`` requests as (prompt tokens, output tokens), together at most 2048, with both distributions as they are; scaled as by `sample`.
 
         Drawing again (`sample`) loses long prompts and long answers, which together would be too long. Here such a request exchanges its answer
-        with another's, chosen at random, where both fit then.
+        with another's, chosen at random, where both fit then. The two sides have random numbers of their own: with more requests the first ones
+        stay as they are, but for some of those exchanges.
         """
         checks.integer("count", count, 1)
         checks.integer("max_model_len", max_model_len, 2)
-        prompts, outputs = self.input.sample(count, rng).tolist(), self.output.sample(count, rng).tolist()
+        one, other = rng.spawn(2)
+        prompts, outputs = self.input.sample(count, one).tolist(), self.output.sample(count, other).tolist()
         for i in range(count):
             for _ in range(100):                            # a long prompt finds a short answer sooner than that, unless there are few requests
                 if prompts[i] + outputs[i] <= PAPER_MODEL_LEN:

@@ -111,3 +111,10 @@ def test_matched_requests_keep_both_distributions():
     assert halves.sum(1).max() <= 1024
     with pytest.raises(ValueError, match="count"):
         data.matched(0, np.random.default_rng(0))
+
+
+def test_more_matched_requests_begin_with_the_same_ones():
+    data = lengths.load("sharegpt")
+    few, many = (data.matched(count, np.random.default_rng(5)) for count in (1000, 1500))
+    assert [p for p, _ in few] == [p for p, _ in many[:1000]]
+    assert sum(a == b for a, b in zip(few, many, strict=False)) > 900

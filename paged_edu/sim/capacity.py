@@ -122,8 +122,9 @@ def search(measure: Callable[[float], Measured], limit: float = THRESHOLD, start
         else:
             high, rate = found, rate / 2
         if low is None and high is not None and (rate < LOWEST or high.requests < FEWEST):
-            if high.running < _HARDLY_MEET:
-                return Capacity(0.0, high.latency, high.running, high.preemptions, ALONE, high.rate, tried)
+            alone = next((run for run in tried if run.running < _HARDLY_MEET), None)
+            if alone is not None:
+                return Capacity(0.0, alone.latency, alone.running, alone.preemptions, ALONE, alone.rate, tried)
             raise ValueError(_few(high))
         if low is not None and (rate > HIGHEST if high is None else low.requests < FEWEST):
             raise ValueError(_few(low))

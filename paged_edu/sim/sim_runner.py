@@ -32,26 +32,27 @@ class SimRunner:
         groups: dict[str, list[int]] = {}                   # beams that have all caught up
         searches = self.searches
         prompt_tokens = prompts = decodes = context = longest = blocks = 0
-        for item in output.scheduled:
-            num_new = len(item.token_ids)
+        for request_id, seq_id, branch, token_ids, start, _, block_table, _, num_samples in output.scheduled:
+            num_new = len(token_ids)
             if num_new == 1:
                 decodes += 1
-                seq_len = item.start + 1
-                context += seq_len
-                if seq_len > longest:
-                    longest = seq_len
-                blocks += len(item.block_table)
+                context += start + 1
+                if start >= longest:
+                    longest = start + 1
+                blocks += len(block_table)
             else:
                 prompts += 1
                 prompt_tokens += num_new
-            if item.num_samples:
-                if searches and item.request_id in searches:
-                    groups.setdefault(item.request_id, []).append(item.seq_id)
+            if num_samples:
+                if searches and request_id in searches:
+                    groups.setdefault(request_id, []).append(seq_id)
                     continue
                 # Branches write different texts: what they have in common decides how a group is recomputed.
-                new = tuple([Branch(item.seq_id, (item.branch + sample,)) for sample in range(item.num_samples)])
-                before = branches.get(item.request_id)
-                branches[item.request_id] = new if before is None else before + new
+                if num_samples == 1:
+                    new: tuple[Branch, ...] = (Branch(seq_id, (branch,)),)
+                else:
+                    new = tuple([Branch(seq_id, (branch + sample,)) for sample in range(num_samples)])
+                branches[request_id] = branches[request_id] + new if request_id in branches else new
         for request_id, parents in groups.items():
             branches[request_id] = searches[request_id].step(parents)
         return StepResult(branches, self._seconds(output, prompts, prompt_tokens, decodes, context, longest, blocks))

@@ -74,13 +74,13 @@ def arrivals(
 def poisson(dataset: str, rate: float, seconds: float, seed: int = 0, max_model_len: int = lengths.PAPER_MODEL_LEN) -> list[Arrival]:
     """``rate`` requests a second on average for ``seconds``, with lengths of ``dataset`` ("sharegpt" or "alpaca").
 
-    The same seed gives the same arrivals, only closer together, at any rate, and the same lengths to the same number of requests.
+    The same seed gives the same arrivals, only closer together, at any rate, and (nearly) the same lengths, see `Lengths.matched`.
     Raises ValueError for a rate or a time that is not above 0.
     """
     times = _times(rate, seconds, seed)
     if not times:
         return []
-    drawn = lengths.load(dataset).sample(len(times), np.random.default_rng((seed, 1)), max_model_len)
+    drawn = lengths.load(dataset).matched(len(times), np.random.default_rng((seed, 1)), max_model_len)
     return [Arrival(t, p, o) for t, (p, o) in zip(times, drawn, strict=True)]
 
 
