@@ -5,7 +5,6 @@ Everything is made from the JSON that a run writes, so a run on one machine can 
 from __future__ import annotations
 
 import io
-import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.table import Column, Table
 
 from ..viz import palette
 from ..viz.chart import HUES
+from . import stored
 
 NAMES = {
     "sdpa": "SDPA, contiguous", "sdpa gqa": "SDPA, enable_gqa", "naive": "0 naive", "tiled": "1 tiled", "split": "2 split", "unified": "3 unified",
@@ -29,22 +29,15 @@ LOOKS = {
 
 def loaded(path: Path) -> dict[str, Any]:
     """What an earlier run wrote. Raises ValueError for another file."""
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"--load {path}: no JSON ({error})") from None
-    try:
+    def drawn(result: dict[str, Any]) -> None:
         rows = result["times"]["workloads"] if "times" in result else result["resources"]["rows"]
         if not rows:
             raise ValueError
-        show(result, Console(file=io.StringIO()))           # whatever is missing is missed here
-        if "times" in result and any(workload["rows"] for workload in rows):
-            figure(result)
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError, AssertionError, ZeroDivisionError):
-        raise ValueError(f"--load {path}: not what `paged-edu bench kernels --json` writes") from None
-    except ImportError:                                     # no plotly: then nothing is drawn
-        pass
-    return result  # type: ignore[no-any-return]
+        show(result, Console(file=io.StringIO()))
+        if "times" in result and any(workload["rows"] for workload in rows) and find_spec("plotly") is not None:
+            figure(result)                                  # without plotly nothing is drawn
+
+    return stored.load(path, "bench kernels", drawn)
 
 
 def wrong(result: dict[str, Any]) -> list[str]:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from ..words import counted
+from . import stored
 from .memory import PAPER_FIG2, PAPER_RUNNING
 from .memory_view import NAMES, memory_table, new_table, same_tokens, serving_table
 from .paper_numbers import FIG12_RATES, FIG15, FIG18B, FIG19A
@@ -195,15 +195,10 @@ DRAWN: dict[str, tuple[str, str, Draw]] = {
 
 def loaded(path: Path) -> dict[str, Any]:
     """What an earlier run wrote. Raises ValueError for another file, OSError where there is none."""
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"--load {path}: no JSON ({error})") from None
-    try:
-        show(result, tuple(DRAWN), Console(file=io.StringIO(), width=80))          # whatever is missing is missed here
+    def drawn(result: dict[str, Any]) -> None:
+        show(result, tuple(DRAWN), Console(file=io.StringIO(), width=80))
         if not any(result.get(key, {}).get("rows") for key, _, _ in DRAWN.values()):
             raise ValueError
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError, ZeroDivisionError):
-        raise ValueError(f"--load {path}: not what `paged-edu bench paper --json` writes") from None
-    return result  # type: ignore[no-any-return]
+
+    return stored.load(path, "bench paper", drawn)
 
