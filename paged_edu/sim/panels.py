@@ -82,6 +82,8 @@ def run(
 
 
 # -- a curve ---------------------------------------------------------------------------------------------------------------------------
+TOP = 1.0
+"""Where a curve ends [s/token]."""
 STEEP = (0.15, 0.6)
 """Between these latencies [s/token] a curve without points of the paper is refined."""
 
@@ -99,7 +101,7 @@ def rates_of(figure: str, system: str) -> list[float]:
 
 
 def curve(panel: Panel, system: str, seconds: float, step: Callable[[], object]) -> Points:
-    """Latency over rate: at the paper's rates, or at rates of our own choice that end beyond 1 s/token. ``step`` is called after each point."""
+    """Latency over rate: at the paper's rates, or at rates of our own choice, and on until a token takes 1 s. ``step`` is called after each point."""
     def at(rate: float) -> list[float]:
         point = [rate, run(panel.model, panel.workload, system, rate, seconds, n=panel.n, beam=panel.beam).normalized_latency]
         step()
@@ -107,9 +109,15 @@ def curve(panel: Panel, system: str, seconds: float, step: Callable[[], object])
 
     given = rates_of(panel.figure, system)
     if given:
-        return [at(rate) for rate in given]
+        points = [at(rate) for rate in given]
+        gap = given[-1] - given[-2]
+        for extra in range(1, 11):                          # ours may hold where the paper's has left the axes
+            if points[-1][1] >= TOP:
+                break
+            points.append(at(_rounded(given[-1] + extra * gap)))
+        return points
     points = [at(0.05)]
-    while points[-1][1] < 1.0 and len(points) < 40:
+    while points[-1][1] < TOP and len(points) < 40:
         points.append(at(_rounded(points[-1][0] * (1.5 if points[-1][1] < 0.1 else 1.15))))
     for _ in range(4):                                      # halve the steepest part
         points.sort()
