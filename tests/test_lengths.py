@@ -105,6 +105,8 @@ def test_matched_requests_keep_both_distributions():
     assert (pairs >= 1).all()
     for side, histogram in ((0, data.input), (1, data.output)):
         assert pairs[:, side].mean() == pytest.approx(histogram.mean(), rel=0.015)
+        drawn = histogram.sample(40_000, np.random.default_rng(5).spawn(2)[side])
+        assert sorted(pairs[:, side]) == sorted(drawn)                      # exchanged, none cut
     assert again[:, 0].mean() < 0.97 * pairs[:, 0].mean()
     assert data.matched(1, np.random.default_rng(0))
     halves = np.array(data.matched(500, np.random.default_rng(5), 1024))

@@ -7,11 +7,12 @@ import pytest
 
 from paged_edu.core.sequence import Request
 from paged_edu.sim.beams import BeamSearch, next_tokens
-from paged_edu.sim.cost_model import CostModel
-from paged_edu.sim.presets import GPUS, MODELS
+from paged_edu.sim.cost_model import STATIC, CostModel
+from paged_edu.sim.presets import GPUS, MODELS, PAPER_SERVERS
 from paged_edu.sim.serve import serve
 from paged_edu.sim.sim_runner import SimRunner
 from paged_edu.sim.static_batch import StaticBatchScheduler
+from paged_edu.sim.systems import build
 from paged_edu.sim.workload import Arrival
 
 COST = CostModel(MODELS["opt-13b"], GPUS["A100-40GB"], paged=False, block_table=False)
@@ -23,7 +24,7 @@ def request(name, prompt, output, **more):
 
 def test_a_batch_is_padded_to_its_longest_and_runs_to_its_end():
     scheduler = StaticBatchScheduler(100, 64)
-    for name, prompt, output in (("a", 10, 4), ("b", 3, 8), ("c", 20, 8), ("d", 1, 30), ("e", 2, 2)):
+    for name, prompt, output in (("a", 10, 4), ("b", 3, 8), ("c", 20, 8), ("d", 1, 8), ("e", 2, 30)):
         scheduler.add(request(name, prompt, output))
     plans, ends = [], []
     runner = SimRunner(COST)
@@ -32,8 +33,8 @@ def test_a_batch_is_padded_to_its_longest_and_runs_to_its_end():
         plans.append(output)
         result = runner.execute(output)
         ends += [(output.step, seq.request.request_id, seq.num_output_tokens) for seq in scheduler.update(output, result) if seq.finish_reason]
-    # (20 + 8) * 3 = 84 slots; a fourth row would make (20 + 30) * 4 of it. Then d and e: (2 + 30) * 2 = 64.
-    assert ends == [(8, "a", 4), (8, "b", 8), (8, "c", 8), (38, "d", 30), (38, "e", 2)]
+    # (20 + 8) * 3 = 84 slots; a fourth row would make 112 of it. Then d and e: (2 + 30) * 2 = 64.
+    assert ends == [(8, "a", 4), (8, "b", 8), (8, "c", 8), (38, "d", 8), (38, "e", 30)]
     assert [plan.admitted for plan in plans if plan.admitted] == [("a", "b", "c"), ("d", "e")]
     assert [s.num_new for s in plans[0].scheduled] == [20, 20, 20]
     assert all(len(plan.scheduled) == 3 for plan in plans[:8])              # finished rows run on
@@ -101,3 +102,13 @@ def test_the_same_seed_is_the_same_search():
     one, two, other = ([BeamSearch(3, 5, seed).step([1, 2, 3]) for seed in seeds] for seeds in ((1, 2), (1, 2), (5, 6)))
     assert one == two != other
     assert all(a != b for a, b in pairwise([one[0], other[0]]))
+
+
+def test_fastertransformer_is_padded_batches_without_a_serving_programs_overhead():
+    scheduler, runner = build(PAPER_SERVERS["opt-66b"], "fastertransformer")
+    assert isinstance(scheduler, StaticBatchScheduler)
+    assert (scheduler.num_slots, scheduler.max_model_len) == (9_700, 2048)
+    assert runner.cost.constants is STATIC
+    assert (runner.cost.paged, runner.cost.block_table, runner.cost.num_gpus) == (False, False, 4)
+    with pytest.raises(ValueError, match="system must be one of"):
+        build(PAPER_SERVERS["opt-66b"], "tgi")
