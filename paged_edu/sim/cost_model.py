@@ -38,8 +38,9 @@ class Constants:
     contiguous_longest: float = 4.7e-8
     contiguous_bandwidth: float = 0.649
     """The same for the kernel over contiguous memory."""
-    tokens_at_once: int = 16
-    """A warp takes one block at a time, and a smaller block as long as one of so many tokens (the kernel's structure, §5.1; Fig. 18a ran 16)."""
+    tokens_a_turn: int = 16
+    """Fig. 18a ran blocks of 16. A warp walks through a context block by block, all its threads on one: a smaller block takes as long a turn as one
+    of 16 (the kernel's structure, §5.1), while the bytes are the same."""
     all_reduce: float = 6.0e-5
     """For each of the two all-reduces of a layer, beside its bytes."""
     broadcast: float = 6.6e-3
@@ -84,8 +85,8 @@ class CostModel:
             seconds += c.broadcast + 2 * model.num_layers * (c.all_reduce + moved)
         return seconds
 
-    def attention(self, context: int, longest: int, num_seqs: int, num_blocks: int) -> float:
-        """Seconds of attention of ``num_seqs`` sequences that decode, in all layers: ``context`` tokens together, that lie in ``num_blocks`` blocks.
+    def attention(self, context: int, longest: int, num_seqs: int) -> float:
+        """Seconds of attention of ``num_seqs`` sequences that decode, in all layers, over ``context`` tokens together.
 
         The kernel reads all sequences side by side, a thread block for each head of each. As long as they run, they share the bandwidth; each token
         also takes its turn (``attention_longest``), so the ``longest`` context is what the kernel ends with.
@@ -94,10 +95,10 @@ class CostModel:
         start, each, turn, share = (
             (c.attention_start, c.attention_sequence, c.attention_longest, c.attention_bandwidth) if self.block_table else
             (c.contiguous_start, c.contiguous_sequence, c.contiguous_longest, c.contiguous_bandwidth))
-        wasted = c.tokens_at_once / self.block_size if self.block_table and self.block_size < c.tokens_at_once else 1.0
-        read = max(context, c.tokens_at_once * num_blocks) if wasted > 1 else context
-        kernel = start + each * num_seqs + turn * longest * wasted
-        return kernel * model.num_layers + model.kv_bytes_per_token * read / self.num_gpus / (self.gpu.bandwidth * share)
+        if self.block_table and self.block_size < c.tokens_a_turn:
+            turn *= c.tokens_a_turn / self.block_size
+        kernel = start + each * num_seqs + turn * longest
+        return kernel * model.num_layers + model.kv_bytes_per_token * context / self.num_gpus / (self.gpu.bandwidth * share)
 
     def copies(self, num_blocks: int, num_runs: int) -> float:
         """Seconds of copying blocks within the memory: copy-on-write in one kernel a layer, or whole runs, each by itself."""

@@ -87,7 +87,7 @@ def _fig1(scale: float, step: Callable[[], object]) -> Curves:
     context = (mean + 7.5) * model.kv_bytes_per_token / 1e9             # the last block is half empty
     batches = [4 * i for i in range(1, 11)]
     cost = CostModel(model, SERVER.gpu)
-    throughput = [[n, n / (cost.forward(n, n) + cost.attention(round(n * mean), round(mean), n, round(n * (mean + 7.5) / 16)))] for n in batches]
+    throughput = [[n, n / (cost.forward(n, n) + cost.attention(round(n * mean), round(mean), n))] for n in batches]
     step()
     return {
         "fig1_memory": {

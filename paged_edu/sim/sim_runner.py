@@ -31,15 +31,14 @@ class SimRunner:
         branches: dict[str, tuple[Branch, ...]] = {}
         groups: dict[str, list[int]] = {}                   # beams that have all caught up
         searches = self.searches
-        prompt_tokens = prompts = decodes = context = longest = blocks = 0
-        for request_id, seq_id, branch, token_ids, start, _, block_table, _, num_samples in output.scheduled:
+        prompt_tokens = prompts = decodes = context = longest = 0
+        for request_id, seq_id, branch, token_ids, start, _, _, _, num_samples in output.scheduled:
             num_new = len(token_ids)
             if num_new == 1:
                 decodes += 1
                 context += start + 1
                 if start >= longest:
                     longest = start + 1
-                blocks += len(block_table)
             else:
                 prompts += 1
                 prompt_tokens += num_new
@@ -55,18 +54,16 @@ class SimRunner:
                 branches[request_id] = branches[request_id] + new if request_id in branches else new
         for request_id, parents in groups.items():
             branches[request_id] = searches[request_id].step(parents)
-        return StepResult(branches, self._seconds(output, prompts, prompt_tokens, decodes, context, longest, blocks))
+        return StepResult(branches, self._seconds(output, prompts, prompt_tokens, decodes, context, longest))
 
-    def _seconds(
-        self, output: SchedulerOutput, prompts: int, prompt_tokens: int, decodes: int, context: int, longest: int, blocks: int,
-    ) -> float:
+    def _seconds(self, output: SchedulerOutput, prompts: int, prompt_tokens: int, decodes: int, context: int, longest: int) -> float:
         cost, seconds = self.cost, 0.0
         if prompts and decodes and self.separate_prefill:
             seconds += cost.forward(prompt_tokens, prompts) + cost.forward(decodes, decodes)
         elif prompts or decodes:
             seconds += cost.forward(prompt_tokens + decodes, prompts + decodes)
         if decodes:
-            seconds += cost.attention(context, longest, decodes, blocks)
+            seconds += cost.attention(context, longest, decodes)
         if output.copies:
             copies = output.copies
             seconds += cost.copies(len(copies), sum(b.dst != a.dst + 1 for a, b in pairwise(copies)) + 1)

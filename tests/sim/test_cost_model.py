@@ -36,7 +36,7 @@ def test_fig_1_throughput_by_batch():
 ])
 def test_fig_18a_attention_kernels(batch, context, paged, contiguous):
     """Microseconds of one layer, taken to be OPT-13B's."""
-    ours, theirs = (model.attention(batch * context, context, batch, batch * context // 16) / 40 * 1e6 for model in (OPT_13B, CONTIGUOUS))
+    ours, theirs = (model.attention(batch * context, context, batch) / 40 * 1e6 for model in (OPT_13B, CONTIGUOUS))
     assert ours == pytest.approx(paged, rel=0.08)
     assert theirs == pytest.approx(contiguous, rel=0.02)
 
@@ -62,25 +62,23 @@ def test_profiles_of_a_13b_models_layers(tokens, milliseconds):
 def test_low_load():
     """One request alone, seconds a token: between Fig. 12's leftmost points of OPT-13B and 66B; FasterTransformer's at 0.01 requests a second."""
     large = CostModel(MODELS["opt-66b"], GPUS["A100-40GB"], 4)
-    assert 0.050 < large.forward(1, 1) + large.attention(450, 450, 1, 29) < 0.057
-    assert 0.026 < OPT_13B.forward(1, 1) + OPT_13B.attention(450, 450, 1, 29) < 0.030
+    assert 0.050 < large.forward(1, 1) + large.attention(450, 450, 1) < 0.057
+    assert 0.026 < OPT_13B.forward(1, 1) + OPT_13B.attention(450, 450, 1) < 0.030
     for name, num_gpus, paper in (("opt-13b", 1, 0.0238), ("opt-66b", 4, 0.0378)):
         static = CostModel(MODELS[name], GPUS["A100-40GB"], num_gpus, paged=False, block_table=False, constants=STATIC)
-        assert static.forward(1, 1) + static.attention(450, 450, 1, 1) == pytest.approx(paper, rel=0.08)
+        assert static.forward(1, 1) + static.attention(450, 450, 1) == pytest.approx(paper, rel=0.08)
 
 
 def test_the_longest_context_holds_the_others_up():
     """All run side by side and share the bandwidth: as much to read, but one of them has most of it."""
-    even, uneven = OPT_13B.attention(3200, 400, 8, 200), OPT_13B.attention(3200, 1800, 8, 200)
+    even, uneven = OPT_13B.attention(3200, 400, 8), OPT_13B.attention(3200, 1800, 8)
     assert uneven - even == pytest.approx(1400 * OPT_13B.constants.attention_longest * 40)
 
 
-def test_small_blocks_cost_what_a_warp_wastes():
-    """A block of 4 tokens takes as long as one of 16, so reading takes four times as long; from 16 on the size does not matter."""
-    by_size = {size: CostModel(MODELS["opt-13b"], GPUS["A100-40GB"], block_size=size).attention(4096, 4096, 1, 4096 // size) for size in (4, 16, 64)}
-    c = OPT_13B.constants
-    start = (c.attention_start + c.attention_sequence) * 40
-    assert by_size[4] - start == pytest.approx(4 * (by_size[16] - start))
+def test_small_blocks_take_as_many_turns():
+    """A block of 4 tokens takes as long a turn as one of 16, so the longest context takes four times as many; from 16 on the size does not matter."""
+    by_size = {size: CostModel(MODELS["opt-13b"], GPUS["A100-40GB"], block_size=size).attention(8192, 2048, 4) for size in (4, 16, 64)}
+    assert by_size[4] - by_size[16] == pytest.approx(3 * 2048 * OPT_13B.constants.attention_longest * 40)
     assert by_size[16] == by_size[64]
 
 

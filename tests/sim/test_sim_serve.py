@@ -68,7 +68,7 @@ def test_the_schedule_is_the_real_engines(n, mode):
 def test_one_request_takes_its_prompt_and_its_tokens():
     found = serve(scheduler(), SimRunner(COST), [Arrival(5.0, 100, 4)])
     received = COST.constants.request_overhead
-    expected = received + COST.forward(100, 1) + sum(COST.forward(1, 1) + COST.attention(100 + i, 100 + i, 1, -(-(100 + i) // 16)) for i in (1, 2, 3))
+    expected = received + COST.forward(100, 1) + sum(COST.forward(1, 1) + COST.attention(100 + i, 100 + i, 1) for i in (1, 2, 3))
     assert found.latencies == [pytest.approx(expected)]
     assert found.normalized_latency == pytest.approx(expected / 4)
     assert found.seconds == pytest.approx(5 + expected)
