@@ -17,7 +17,7 @@ from . import capacity
 from .presets import GIB, GPUS, MODELS, PAPER_SERVERS
 from .simulate import DATASET, SECONDS, Load, Options, as_json, find_capacity, simulate
 
-_MODEL_NOTE = "By a cost model calibrated on the paper's Fig. 1, 18a and 19a; no GPU ran."
+_MODEL_NOTE = "By a cost model calibrated on the paper's Fig. 1, 18a, 19a and its low-load latencies; no GPU ran."
 
 
 def run(options: Options, json_file: Path | None = None, perfetto: Path | None = None) -> int:
