@@ -24,7 +24,10 @@ class Constants:
     sequence_overhead: float = 5.7e-5
     """For each sequence of a pass, in the serving program and the sampler."""
     request_overhead: float = 1.35e-2
-    """For each request that comes, in the serving program (receiving, tokenizing, answering)."""
+    request_overhead_llama: float = 5.4e-3
+    """For each request that comes, in the serving program (receiving, tokenizing, answering), with OPT and with LLaMA. LLaMA's is read off the one
+    curve there is of it, at less than half of what vLLM holds there: 0.0407 s/token at 24 requests a second (Fig. 16a). Its leftmost point,
+    1 request a second, shows nothing of it. OPT's 13.5 ms would leave a third of the 50 requests a second that LLaMA-13B was measured to hold."""
     beam_overhead: float = 8e-5
     """For each beam of a pass, beside ``sequence_overhead``: choosing candidates."""
     attention_start: float = 1.02e-5
@@ -50,12 +53,13 @@ class Constants:
     """Of the host link's peak, when blocks are swapped: Fig. 19a's 13.1 and 12.3 of 32 GB/s, if its sequence has 256 tokens."""
     copy_out: float = 1.9e-6
     copy_in: float = 3.6e-6
+    """For each piece that is swapped, a block's keys or values of one layer (Fig. 19a)."""
     launch: float = 1.0e-5
     """Starting a copy within the memory: of the keys or values of one layer."""
-    """For each piece that is swapped, a block's keys or values of one layer (Fig. 19a)."""
 
 
-STATIC = Constants(pass_overhead=9.0e-5, sequence_overhead=0.0, request_overhead=0.0, beam_overhead=0.0, broadcast=0.0)
+STATIC = Constants(
+    pass_overhead=9.0e-5, sequence_overhead=0.0, request_overhead=0.0, request_overhead_llama=0.0, beam_overhead=0.0, broadcast=0.0)
 """FasterTransformer: a C++ program, no Python between two passes. Its 0.0238 and 0.0378 s/token at 0.01 requests a second leave 0.10 and 0.07 ms a
 layer; all else is the same card."""
 
@@ -84,6 +88,11 @@ class CostModel:
             moved = 2 * model.hidden_size * num_tokens * model.bytes_per_number / _NVLINK
             seconds += c.broadcast + 2 * model.num_layers * (c.all_reduce + moved)
         return seconds
+
+    def receiving(self, num_requests: int) -> float:
+        """Seconds that the serving program takes for requests that come."""
+        c = self.constants
+        return num_requests * (c.request_overhead if self.model.family == "opt" else c.request_overhead_llama)
 
     def attention(self, context: int, longest: int, num_seqs: int) -> float:
         """Seconds of attention of ``num_seqs`` sequences that decode, in all layers, over ``context`` tokens together.

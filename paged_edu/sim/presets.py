@@ -38,6 +38,8 @@ class Model:
     num_parameters: float
     max_model_len: int
     bytes_per_number: int = 2
+    family: str = "llama"
+    """Whose tokenizer it has: the serving program's work with a request depends on it (`Constants.request_overhead`)."""
 
     @property
     def weight_bytes(self) -> float:
@@ -59,9 +61,9 @@ GPUS = {gpu.name: gpu for gpu in (
 )}
 
 MODELS = {model.name: model for model in (
-    Model("opt-13b", 40, 5120, 40, 40, 12.85e9, 2048),
-    Model("opt-66b", 64, 9216, 72, 72, 65.72e9, 2048),
-    Model("opt-175b", 96, 12288, 96, 96, 174.6e9, 2048),
+    Model("opt-13b", 40, 5120, 40, 40, 12.85e9, 2048, family="opt"),
+    Model("opt-66b", 64, 9216, 72, 72, 65.72e9, 2048, family="opt"),
+    Model("opt-175b", 96, 12288, 96, 96, 174.6e9, 2048, family="opt"),
     Model("llama-13b", 40, 5120, 40, 40, 13.02e9, 2048),
     Model("llama-3-8b", 32, 4096, 32, 8, 8.03e9, 8192),
     Model("smollm2-135m", 30, 576, 9, 3, 0.1345e9, 8192),

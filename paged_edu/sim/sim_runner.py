@@ -68,7 +68,7 @@ class SimRunner:
             copies = output.copies
             seconds += cost.copies(len(copies), sum(b.dst != a.dst + 1 for a, b in pairwise(copies)) + 1)
         if self.received:
-            seconds += cost.constants.request_overhead * self.received
+            seconds += cost.receiving(self.received)
             self.received = 0
         if self.searches:
             seconds += cost.constants.beam_overhead * decodes

@@ -83,4 +83,4 @@ def with_manager(
 
 def without_overhead(constants: Constants) -> Constants:
     """The same card and kernels without what a serving program takes on the host: what better programs can still win."""
-    return replace(constants, sequence_overhead=0.0, request_overhead=0.0, beam_overhead=0.0, broadcast=0.0)
+    return replace(constants, sequence_overhead=0.0, request_overhead=0.0, request_overhead_llama=0.0, beam_overhead=0.0, broadcast=0.0)
