@@ -84,8 +84,10 @@ def run(
 # -- a curve ---------------------------------------------------------------------------------------------------------------------------
 TOP = 1.0
 """Where a curve ends [s/token]."""
-STEEP = (0.15, 0.6)
-"""Between these latencies [s/token] a curve without points of the paper is refined."""
+STEEP = 0.15
+"""Where a curve passes this latency [s/token] it is refined, until the rates on both sides are close."""
+OWN_CLOSE, GIVEN_CLOSE = 1.03, 1.25
+"""As ratios: between rates of our own choice, and between the paper's, which are dense where its own curve is steep."""
 
 
 def rates_of(figure: str, system: str) -> list[float]:
@@ -109,20 +111,20 @@ def curve(panel: Panel, system: str, seconds: float, step: Callable[[], object])
 
     given = rates_of(panel.figure, system)
     if given:
-        points = [at(rate) for rate in given]
+        points, close = [at(rate) for rate in given], GIVEN_CLOSE
         gap = given[-1] - given[-2]
         for extra in range(1, 11):                          # ours may hold where the paper's has left the axes
             if points[-1][1] >= TOP:
                 break
             points.append(at(_rounded(given[-1] + extra * gap)))
-        return points
-    points = [at(0.05)]
-    while points[-1][1] < TOP and len(points) < 40:
-        points.append(at(_rounded(points[-1][0] * (1.5 if points[-1][1] < 0.1 else 1.15))))
+    else:
+        points, close = [at(0.05)], OWN_CLOSE
+        while points[-1][1] < TOP and len(points) < 40:
+            points.append(at(_rounded(points[-1][0] * (1.5 if points[-1][1] < 0.1 else 1.15))))
     for _ in range(4):                                      # halve the steepest part
         points.sort()
-        right = next(i for i, (_, y) in enumerate(points) if y > STEEP[0] or i == len(points) - 1)
-        if right == 0 or (points[right][1] < STEEP[1] and points[right][0] / points[right - 1][0] < 1.06):
+        right = next(i for i, (_, y) in enumerate(points) if y > STEEP or i == len(points) - 1)
+        if right == 0 or points[right][0] / points[right - 1][0] < close:
             break
         points.append(at(_rounded((points[right - 1][0] + points[right][0]) / 2)))
     return sorted(points)

@@ -90,6 +90,14 @@ def test_a_curve_goes_on_until_it_leaves_the_axes(monkeypatch):
     assert crossing(points, 0.5) is not None
 
 
+def test_a_wide_gap_between_the_papers_points_is_filled_where_the_curve_rises(monkeypatch):
+    """Fig. 16a has no point of Orca (Oracle) between 1 and 24 requests a second; a straight line from one to the other would say nothing."""
+    monkeypatch.setattr(panels, "run", lambda *a, **k: type("Served", (), {"normalized_latency": 0.03 if a[3] < 22 else 0.03 + 2 * (a[3] - 22)})())
+    points = panels.curve(PANELS["fig16a"], "Orca (Oracle)", 100, lambda: None)
+    assert [x for x, _ in points][:4] == [1, 12.5, 18.2, 21.1]
+    assert crossing(points, 0.2) == pytest.approx(22.085, rel=0.03)
+
+
 @pytest.mark.parametrize(("flags", "message"), [
     (["--figure", "fig18a"], "--figure fig18a: there are fig1, fig2"), (["--figure", "fig12a", "--rate", "1"], "--rate with --figure"),
     (["--all", "--model", "opt-13b"], "--model with --all"), (["--all", "--figure", "fig2"], "--all with --figure"),
