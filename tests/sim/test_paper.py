@@ -95,7 +95,7 @@ def test_a_wide_gap_between_the_papers_points_is_filled_where_the_curve_rises(mo
     monkeypatch.setattr(panels, "run", lambda *a, **k: type("Served", (), {"normalized_latency": 0.03 if a[3] < 22 else 0.03 + 2 * (a[3] - 22)})())
     points = panels.curve(PANELS["fig16a"], "Orca (Oracle)", 100, lambda: None)
     assert [x for x, _ in points][:4] == [1, 12.5, 18.2, 21.1]
-    assert crossing(points, 0.2) == pytest.approx(22.085, rel=0.03)
+    assert crossing(points, 0.2) == pytest.approx(22.085, rel=0.05)
 
 
 @pytest.mark.parametrize(("flags", "message"), [
