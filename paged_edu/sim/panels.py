@@ -82,8 +82,8 @@ def run(
 
 
 # -- a curve ---------------------------------------------------------------------------------------------------------------------------
-TOP = 1.0
-"""Where a curve ends [s/token]."""
+TOP, LEFT_AXES = 1.0, 1.3
+"""A curve goes on below the first, and ends above the second, where the paper's leave their axes [s/token]."""
 STEEP = 0.15
 """Where a curve passes this latency [s/token] it is refined, until the rates on both sides are close."""
 OWN_CLOSE, GIVEN_CLOSE = 1.03, 1.25
@@ -97,7 +97,7 @@ def rates_of(figure: str, system: str) -> list[float]:
     for x, y in points:
         if not rates or x > rates[-1]:
             rates.append(x)
-        if y > 1.3:
+        if y > LEFT_AXES:
             break
     return rates
 
@@ -111,12 +111,15 @@ def curve(panel: Panel, system: str, seconds: float, step: Callable[[], object])
 
     given = rates_of(panel.figure, system)
     if given:
-        points, close = [at(rate) for rate in given], GIVEN_CLOSE
-        gap = given[-1] - given[-2]
-        for extra in range(1, 11):                          # ours may hold where the paper's has left the axes
-            if points[-1][1] >= TOP:
+        points, close = [], GIVEN_CLOSE
+        for rate in given:
+            points.append(at(rate))
+            if points[-1][1] > LEFT_AXES:
                 break
-            points.append(at(_rounded(given[-1] + extra * gap)))
+        gap = given[-1] - given[-2]
+        while points[-1][1] < TOP and points[-1][0] < 4 * given[-1]:     # ours may hold where the paper's has left the axes
+            points.append(at(_rounded(points[-1][0] + gap)))
+            gap *= 1.5
     else:
         points, close = [at(0.05)], OWN_CLOSE
         while points[-1][1] < TOP and len(points) < 40:

@@ -1,7 +1,7 @@
 """The systems of the paper's evaluation, each as a scheduler and the runner that keeps its time (Paper §6.1)."""
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sized
 from typing import Protocol, TypedDict, TypeVar, Unpack
 
 from ..checks import one_of
@@ -36,6 +36,8 @@ class AnyScheduler(Protocol):
 
     running: list[Request]
 
+    @property
+    def waiting(self) -> Sized: ...
     def add(self, request: Request) -> None: ...
     def has_unfinished(self) -> bool: ...
     def schedule(self) -> SchedulerOutput: ...
@@ -79,8 +81,3 @@ def with_manager(
         preemption_mode=preemption_mode if paged else "recompute")
     cost = CostModel(server.model, server.gpu, server.num_gpus, block_size, paged, constants=constants or Constants())
     return scheduler(config, manager), SimRunner(cost)
-
-
-def without_overhead(constants: Constants) -> Constants:
-    """The same card and kernels without what a serving program takes on the host: what better programs can still win."""
-    return replace(constants, sequence_overhead=0.0, request_overhead=0.0, request_overhead_llama=0.0, beam_overhead=0.0, broadcast=0.0)
