@@ -1,11 +1,17 @@
 """What if? The paper's systems with other cards and other lengths: what each holds while somebody always waits (Paper §6.2)."""
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
+from tqdm.auto import tqdm
 
 from .. import lengths
 from ..checks import number, one_of
@@ -17,6 +23,12 @@ from .systems import MOST_SEQS, PAPER_SYSTEMS, with_manager
 from .workload import Arrival
 
 SYSTEMS = tuple(name for name in PAPER_SYSTEMS if name != "FasterTransformer")
+FACTORS = {
+    "memory": (0.5, 1, 2, 4), "bandwidth": (0.5, 1, 2, 4), "compute": (0.5, 1, 2, 4), "host": (0, 0.5, 1, 2), "prompts": (0.25, 0.5, 1, 2),
+    "answers": (0.25, 0.5, 1, 2),
+}
+"""What can be changed, and the values that `sweep` tries, one change at a time."""
+DATASETS = ("sharegpt", "alpaca")
 PARTS = ("token_states", "reservation", "internal", "external")
 LEAST, MOST = 1 / 16, 16.0
 """Factors are between these."""
@@ -43,13 +55,17 @@ class Setting:
     """Of the time that the serving program takes: for a pass, a sequence and a request."""
     prompts: float = 1.0
     answers: float = 1.0
-    """Of each request's tokens. A request longer than the model allows is cut, its answer first."""
+    """Of each request's tokens. A request longer than the model allows is cut, its prompt first, as chat programs do."""
     block_size: int = 16
+
+    def changes(self) -> dict[str, float]:
+        """The factors that are not 1."""
+        return {name: value for name in FACTORS if (value := getattr(self, name)) != 1}
 
     def server(self) -> Server:
         """The card and model. Raises ValueError for a name that the paper has not, and for a factor out of range."""
         one_of("model", self.model, PAPER_SERVERS)
-        for name in ("memory", "bandwidth", "compute", "host", "prompts", "answers"):
+        for name in FACTORS:
             number(name, getattr(self, name), 0 if name == "host" else LEAST, MOST)
         paper = PAPER_SERVERS[self.model]
         gpu = replace(paper.gpu, bandwidth=paper.gpu.bandwidth * self.bandwidth, flops=paper.gpu.flops * self.compute)
@@ -71,8 +87,8 @@ class Setting:
         """Requests with the dataset's lengths, scaled, that come as soon as there is a place in the queue."""
         longest, found = lengths.PAPER_MODEL_LEN, []
         for prompt, answer in lengths.load(self.dataset).matched(self.num_requests(), np.random.default_rng((seed, 1))):
-            prompt = min(max(1, round(prompt * self.prompts)), longest - 1)
-            found.append(Arrival(float("inf"), prompt, min(max(1, round(answer * self.answers)), longest - prompt)))
+            answer = min(max(1, round(answer * self.answers)), longest - 1)
+            found.append(Arrival(float("inf"), min(max(1, round(prompt * self.prompts)), longest - answer), answer))
         return found
 
 
@@ -88,6 +104,10 @@ class Held:
     """Seconds of a step, on average."""
     parts: dict[str, float]
     """Shares of the memory, by `PARTS`."""
+
+
+Results = dict[str, Held]
+"""By the systems' names in the paper."""
 
 
 def held(setting: Setting, system: str, seed: int = 0) -> Held:
@@ -120,3 +140,40 @@ def held(setting: Setting, system: str, seed: int = 0) -> Held:
     running = [count for now, count in seen if begin <= now < end]
     mean = np.mean([row for now, row in parts if begin <= now < end] or [row for _, row in parts], axis=0)
     return Held((high - low) / (end - begin), fmean(running), (end - begin) / len(running), dict(zip(PARTS, map(float, mean), strict=True)))
+
+
+def all_held(setting: Setting) -> Results:
+    """Each of `SYSTEMS`. Raises as `held` does."""
+    return {system: held(setting, system) for system in SYSTEMS}
+
+
+# -- one change at a time, stored --------------------------------------------------------------------------------------------------------
+def sweep() -> list[Setting]:
+    """The paper's setting for each dataset, and each value of each factor alone."""
+    found = []
+    for dataset in DATASETS:
+        found.append(Setting(dataset=dataset))
+        for name, values in FACTORS.items():
+            changes: list[dict[str, Any]] = [{name: value} for value in values if value != 1]
+            found += [Setting(dataset=dataset, **change) for change in changes]
+    return found
+
+
+def stored() -> dict[Setting, Results]:
+    """`sweep`, run beforehand by ``python -m paged_edu.sim.what_if FILE``: a test runs some of it again."""
+    rows = json.loads(files("paged_edu.data").joinpath("sim", "what_if.json").read_text(encoding="utf-8"))
+    return {Setting(**row["setting"]): {system: Held(**one) for system, one in row["systems"].items()} for row in rows}
+
+
+def main(path: Path) -> None:
+    """Run `sweep` and write it."""
+    rows = []
+    for setting in tqdm(sweep(), unit="setting", disable=None):
+        systems = {system: {**asdict(one), "parts": {part: round(share, 4) for part, share in one.parts.items()}}
+                   for system, one in all_held(setting).items()}
+        rows.append({"setting": {"dataset": setting.dataset, **setting.changes()}, "systems": systems})
+    path.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

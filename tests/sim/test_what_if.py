@@ -74,7 +74,8 @@ def test_factors_change_what_they_name():
     assert changed.constants().attention_start == usual.attention_start
     assert Setting().constants() == usual
     doubled, plain = Setting(answers=2).requests(0), Setting().requests(0)
-    assert all(b.output_tokens == min(2 * a.output_tokens, 2048 - b.prompt_tokens) for a, b in zip(plain, doubled))
+    assert all(b.output_tokens == min(2 * a.output_tokens, 2047) for a, b in zip(plain, doubled))
+    assert all(b.prompt_tokens == min(a.prompt_tokens, 2048 - b.output_tokens) for a, b in zip(plain, doubled))
 
 
 @pytest.mark.parametrize(("setting", "message"), [
