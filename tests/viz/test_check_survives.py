@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -215,6 +216,9 @@ def test_answers_of_other_types_that_mean_the_same(capsys):
     assert check("00.a", lambda n, size: torch.tensor(-(-n // size)))
     assert check("05.a", lambda running, waiting, places: tuple(waiting[: places - len(running)]))
     assert check("08.a", lambda seq, free, size: np.bool_(-(-seq.num_tokens // size) <= free))
+    assert check("11.a", lambda requests: np.mean([request.seconds / request.tokens for request in reversed(requests)]))
+    assert check("11.a", lambda requests: torch.tensor([request.seconds / request.tokens for request in requests]).mean())
+    assert check("11.c", lambda slots, reserved, tokens, step: Fraction(slots // reserved, tokens) / Fraction(str(step)))
 
     def allocate(free, num_blocks, n):
         answer = solution("03.b")(free, num_blocks, n)
@@ -232,6 +236,22 @@ def test_answers_of_other_types_that_mean_the_same(capsys):
 def test_wrong_types_are_explained(function, words, capsys):
     assert check("00.a", function) is False
     assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    (None, "is a `return` missing?"), (True, "a value of type `bool`"), ("0.5", "a value of type `str`"), (1j, "a value of type `complex`"),
+    ([0.5], "a value of type `list`"), (np.array([0.5]), "a value of type `ndarray`"), (float("nan"), "it returned nan"),
+    (10**400, "it returned inf, and a number was wanted that is not infinite"),
+])
+def test_what_is_no_number_is_explained(value, words, capsys):
+    assert check("11.a", lambda requests: value) is False
+    assert words in capsys.readouterr().out
+
+
+def test_numbers_are_compared_within_a_millionth(capsys):
+    right = solution("11.a")
+    assert check("11.a", lambda requests: right(requests) * (1 + 5e-7))
+    assert not check("11.a", lambda requests: right(requests) * (1 + 5e-6))
 
 
 @pytest.mark.parametrize("name", ["09.a", "03.z", "", "03", 3, None])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from solutions import ALL, NAMES, define, solution, source
 
+from paged_edu.sim.panels import published
 from paged_edu.viz import exercises
 from paged_edu.viz.check import check, hint, task
 from paged_edu.viz.exercises import guard
@@ -18,7 +19,8 @@ from paged_edu.viz.exercises.guard import Outcome
 
 
 def test_every_lesson_has_its_exercises():
-    expected = ["00.a", *(f"{lesson}.{letter}" for lesson in ("01", "02", "03", "04", "05", "06", "07", "08") for letter in "ab")]
+    two = [f"{lesson}.{letter}" for lesson in ("01", "02", "03", "04", "05", "06", "07", "08") for letter in "ab"]
+    expected = ["00.a", *two, "11.a", "11.b", "11.c"]
     assert expected == NAMES
 
 
@@ -151,6 +153,13 @@ def _never_rescales(q, table, pool_k, pool_v, length):
     return out / total
 
 
+def _last_below(curve, limit):
+    """None where there is no such point, and where none is above."""
+    rates = [x for x, y in curve]
+    above = [i for i, (x, y) in enumerate(curve) if y > limit]
+    return rates[above[0] - 1] if above and above[0] else None
+
+
 # LESSONS.md, section 2: written as a learner would, and not taken from the exercises.
 WRONG = [
     ("00.a", lambda n, size: n // size, "rounded down"),
@@ -188,6 +197,14 @@ WRONG = [
     ("08.a", lambda seq, free, size: (seq.num_computed_tokens + size - 1) // size <= free, "not for its next token"),
     ("08.b", lambda prompt, generated: prompt, "the prompt only"),
     ("08.b", lambda prompt, generated: prompt + max(0, generated - 1), "what was in the cache"),
+    ("11.a", lambda rs: sum(r.seconds for r in rs) / sum(r.tokens for r in rs), "0.18 instead of 0.55"),
+    ("11.a", lambda rs: np.mean([r.tokens / r.seconds for r in rs]), "tokens per second"),
+    ("11.a", lambda rs: np.median([r.seconds / r.tokens for r in rs]), "you take the median"),
+    ("11.b", lambda curve, limit: _last_below(curve, limit), "the last drawn point below"),
+    ("11.b", lambda curve, limit: np.interp(limit, [y for _, y in curve], [x for x, _ in curve]), "`np.interp` never says no"),
+    ("11.b", lambda curve, limit: np.interp(limit, *zip(*curve)), "you exchange the axes"),
+    ("11.c", lambda slots, reserved, tokens, step: slots / reserved / tokens / step, "a part of a place"),
+    ("11.c", lambda slots, reserved, tokens, step: slots // reserved / step, "these are tokens/s"),
 ]
 
 
@@ -200,7 +217,8 @@ def test_wrong_answers_of_the_lessons_fail_and_are_named(name, function, words, 
 
 
 SWAPS = {
-    ast.Add: [ast.Sub, ast.Mult], ast.Sub: [ast.Add], ast.Mult: [ast.Add], ast.FloorDiv: [ast.Mod, ast.Mult],
+    ast.Add: [ast.Sub, ast.Mult], ast.Sub: [ast.Add], ast.Mult: [ast.Add], ast.FloorDiv: [ast.Mod, ast.Mult, ast.Div],
+    ast.Div: [ast.Mult, ast.FloorDiv],
     ast.BitXor: [ast.Add, ast.BitOr, ast.Sub], ast.BitOr: [ast.BitAnd, ast.Sub],
     ast.Gt: [ast.GtE, ast.Lt], ast.LtE: [ast.Lt, ast.GtE, ast.Eq], ast.Eq: [ast.NotEq, ast.GtE, ast.LtE],
     ast.In: [ast.NotIn], ast.NotIn: [ast.In],
@@ -303,3 +321,15 @@ def test_the_lessons_own_values_are_among_the_inputs(name):
         assert [[], [], [(2, 1), (2, 2)]] in values, "[1, 2, 3, 4], then [7, 8, 3, 4] twice: the second is served its own"
     if name == "08.a":
         assert values[:2] == [False, True]
+    if name == "11.a":
+        assert any([(r.tokens, r.seconds) for r in case.args[0]] == [(100, 10.0), (10, 10.0)] and case.want == pytest.approx(0.55)
+                   for case in exercise.fixed())
+    if name == "11.b":
+        held = {system: next(case.want for case in exercise.fixed() if case.args == (curve, 0.5)) for system, curve in published()["fig12a"].items()}
+        assert {system: round(rate, 3) for system, rate in held.items()} == {
+            "FasterTransformer": 0.231, "Orca (Max)": 0.525, "Orca (Pow2)": 0.774, "Orca (Oracle)": 1.099, "vLLM": 1.929}
+        assert "0.525 (Max), 0.774 (Pow2), 1.099 (Oracle) and 1.929 (vLLM)" in exercise.passed
+        assert (round(held["vLLM"] / held["Orca (Oracle)"], 2), round(held["vLLM"] / held["Orca (Max)"], 2)) == (1.75, 3.68)
+        assert None in values
+    if name == "11.c":
+        assert wants[repr((15_728, 2048, 338, 0.03))] == pytest.approx(7 / (338 * 0.03))

@@ -20,6 +20,8 @@ from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.plan import Branch, StepResult
 from paged_edu.core.scheduler import Scheduler, SchedulerConfig
 from paged_edu.core.sequence import Request, Sequence
+from paged_edu.sim.panels import crossing, published
+from paged_edu.sim.presets import PAPER_SERVERS
 from paged_edu.viz import exercises, questions
 from paged_edu.viz.card import Card, Fold, prose
 from paged_edu.viz.check import ask, drill, hint, quiz, task
@@ -460,3 +462,32 @@ def test_numbers_of_lesson_08():
     idea = next(m.idea for e in ALL if e.name == "08.a" for m in e.misconceptions)
     assert "3 preemptions and 12 block moves instead of 1 and 4" in idea
     says("08.4", 3, 12, 1, 4)
+
+
+def test_numbers_of_lesson_11():
+    """All of them the paper's own: its text, its labels, or read off its curves."""
+    small, large = published()["fig12a"], published()["fig12b"]
+
+    def ratio(curves, system, threshold):
+        return crossing(curves["vLLM"], threshold) / crossing(curves[system], threshold)
+
+    says("11.4", f"{ratio(small, 'FasterTransformer', 0.2):.1f}", f"{ratio(small, 'FasterTransformer', 0.5):.1f}", 1.6)
+    says("11.4", *{f"{ratio(small, 'Orca (Max)', threshold):.2f}" for threshold in (0.2, 0.5)})
+    assert len({round(ratio(small, "FasterTransformer", threshold), 1) for threshold in (0.2, 0.5, 0.9)}) == 3
+    assert {round(curve[-1][1], 1) for curve in small.values()} == {1.6}
+    thresholds = np.arange(0.05, 1.0, 0.01)
+    over_static = [ratio(small, "FasterTransformer", threshold) for threshold in thresholds]
+    says("11.5", f"{over_static[0]:.0f}", f"{over_static[-1]:.0f}", "0.05")
+    assert over_static[0] == max(over_static) > 22 > min(over_static) == over_static[-1]
+    both = [ratio(curves, "Orca (Max)", t) for curves in (small, large) for t in thresholds if crossing(curves["Orca (Max)"], t)]
+    assert 6.6 < max(both) < 6.7
+    says("11.10", 6.7)
+    lowest = [small[system][0] for system in ("Orca (Max)", "Orca (Pow2)", "Orca (Oracle)")]
+    assert all(rate <= 0.25 and round(latency, 3) == 0.030 for rate, latency in lowest)
+    says("11.2", "0.030", "2,048")
+    assert all(curve[-1][0] < 3 for curve in small.values()), "11.3: 3 requests a second are too many for all"
+    slots = PAPER_SERVERS["opt-175b"].num_slots
+    says("11.7", f"{slots / 1000:.1f}K", slots // 2048, round(19.31 + 58.45))
+    assert slots / 2 / 78 > 300
+    says("11.1", 338, 30.42, 13.62, "7.00")
+    says("11.6", 38.2, 25.2, 36.6, 57.3)

@@ -5,6 +5,7 @@ Readers run inside the guard: an object whose ``__iter__`` never ends is the lea
 """
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from itertools import islice
@@ -36,6 +37,35 @@ def integer(value: Any) -> int:
     if isinstance(value, float):
         raise NoAnswerError(f"it returned {value!r}, a float, and a whole number was wanted: what is to be done with the rest?")
     raise NoAnswerError(f"it returned {kind_of(value)}, and a whole number was wanted")
+
+
+RELATIVE = 1e-6
+"""How far two right numbers may be apart, as a share: the order of a sum does not matter, nor does float32."""
+
+
+class Near(float):
+    """A number that equals another when they are no further apart than `RELATIVE` of the larger one."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int | float) and math.isclose(self, other, rel_tol=RELATIVE, abs_tol=1e-12)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def number(value: Any) -> Near:
+    """A finite number, whole or not."""
+    wanted = "and a number was wanted"
+    if isinstance(value, str | bytes) or type(value).__name__ in ("bool", "bool_") or getattr(value, "ndim", None):
+        raise NoAnswerError(f"it returned {kind_of(value)}, {wanted}")
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise NoAnswerError(f"it returned {kind_of(value)}, {wanted}") from None
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise NoAnswerError(f"it returned {found}, {wanted} that is not infinite" if found == found else f"it returned nan, {wanted}")
+    return Near(found)
 
 
 def boolean(value: Any) -> bool:
