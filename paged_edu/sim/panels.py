@@ -61,6 +61,13 @@ def published() -> dict[str, dict[str, Points]]:
     return stored
 
 
+@cache
+def replayed() -> dict[str, dict[str, Points]]:
+    """The same from the simulator, at the paper's lengths of traces: what ``paged-edu simulate --all --json`` wrote. A test runs some of it again."""
+    stored: dict[str, dict[str, Points]] = json.loads(files("paged_edu.data").joinpath("sim", "replayed.json").read_text(encoding="utf-8"))
+    return stored
+
+
 def arrivals(workload: str, rate: float, seconds: float, seed: int = 0) -> list[Arrival]:
     """``workload``: a name of `workload.WORKLOADS`, translation with the tokens of its prefix ("translation-80")."""
     name, _, prefix = workload.partition("-")
