@@ -1,6 +1,7 @@
 """The systems of the paper's evaluation, each as a scheduler and the runner that keeps its time (Paper §6.1)."""
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Protocol, TypedDict, TypeVar, Unpack
 
@@ -35,6 +36,9 @@ class AnyScheduler(Protocol):
     """What a simulation asks of a scheduler: the project's own, or padded batches."""
 
     running: list[Request]
+
+    @property
+    def waiting(self) -> Collection[Request]: ...
 
     def add(self, request: Request) -> None: ...
     def has_unfinished(self) -> bool: ...
