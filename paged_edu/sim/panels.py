@@ -12,13 +12,13 @@ from functools import cache
 from importlib.resources import files
 
 from . import workload as workloads
+from .points import Points as Points
+from .points import crossing as crossing
 from .presets import PAPER_SERVERS
 from .serve import Served, serve
 from .systems import PAPER_SYSTEMS, AnyScheduler, build
 from .workload import Arrival
 
-Points = list[list[float]]
-"""``[[x, y], …]``"""
 ALL = tuple(PAPER_SYSTEMS)
 ORCAS = ("Orca (Max)", "Orca (Pow2)", "Orca (Oracle)", "vLLM")
 
@@ -142,15 +142,3 @@ def curve(panel: Panel, system: str, seconds: float, step: Callable[[], object])
 
 def _rounded(rate: float) -> float:
     return float(f"{rate:.3g}")
-
-
-def crossing(points: Points, threshold: float) -> float | None:
-    """The request rate at which a curve first passes ``threshold`` [s/token], on straight lines between its points; None: it does not."""
-    before: list[float] | None = None
-    for x, y in points:
-        if y > threshold:
-            if before is None:
-                return None
-            return before[0] + (threshold - before[1]) * (x - before[0]) / (y - before[1])
-        before = [x, y]
-    return None

@@ -15,13 +15,13 @@ import numpy as np
 from .. import lengths
 from ..core.scheduler import Scheduler
 from .cost_model import CostModel
-from .panels import ORCAS, PANELS, Panel, Points, crossing, curve, published, rates_of, run
+from .panels import ORCAS, PANELS, Panel, curve, published, rates_of, run
+from .points import PARTS, Points, crossing
 from .presets import PAPER_SERVERS
 from .systems import AnyScheduler
 
 Curves = dict[str, dict[str, Points]]
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-PARTS = ("token_states", "reservation", "internal", "external")
 OVERLOAD = {"sharegpt": 2.0, "alpaca": 30.0}
 """Requests a second of Fig. 13, beyond what any system serves."""
 SERVER = PAPER_SERVERS["opt-13b"]

@@ -8,10 +8,6 @@ from typing import Any
 from ..viz import palette
 from .panels import PANELS, published
 
-COLOURS = {
-    "FasterTransformer": palette.OUTLINE, "Orca (Max)": palette.HUES[1], "Orca (Pow2)": palette.HUES[2], "Orca (Oracle)": palette.HUES[3],
-    "vLLM": palette.HUES[0], "Existing systems": palette.HUES[1],
-}
 BARS = ("fig2", "fig13")
 """Figures of bars: the paper's are hatched."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
@@ -37,7 +33,8 @@ def figure(curves: dict[str, dict[str, Any]]) -> Any:
     for place, name in enumerate(names):
         where = {"row": place // columns + 1, "col": place % columns + 1}
         for i, (system, points) in enumerate(curves[name].items()):
-            colour = COLOURS.get(system, palette.HUES[i % len(palette.HUES)])
+            look = palette.SYSTEMS.get(system)
+            colour = look.hue if look is not None else palette.HUES[i % len(palette.HUES)]
             for whose, series in (("", points), (", paper", published().get(name, {}).get(system, []))):
                 if not series:
                     continue

@@ -1,7 +1,7 @@
 """The systems of the paper's evaluation, each as a scheduler and the runner that keeps its time (Paper §6.1)."""
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Collection
 from typing import Protocol, TypedDict, TypeVar, Unpack
 
 from ..checks import one_of
@@ -37,7 +37,8 @@ class AnyScheduler(Protocol):
     running: list[Request]
 
     @property
-    def waiting(self) -> Sized: ...
+    def waiting(self) -> Collection[Request]: ...
+
     def add(self, request: Request) -> None: ...
     def has_unfinished(self) -> bool: ...
     def schedule(self) -> SchedulerOutput: ...

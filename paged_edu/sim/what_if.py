@@ -17,6 +17,7 @@ from .. import lengths
 from ..checks import number, one_of
 from ..core.scheduler import Scheduler
 from .cost_model import Constants
+from .points import PARTS
 from .presets import PAPER_SERVERS, Server
 from .serve import serve
 from .systems import MOST_SEQS, PAPER_SYSTEMS, with_manager
@@ -29,7 +30,6 @@ FACTORS = {
 }
 """What can be changed, and the values that `sweep` tries, one change at a time."""
 DATASETS = ("sharegpt", "alpaca")
-PARTS = ("token_states", "reservation", "internal", "external")
 LEAST, MOST = 1 / 16, 16.0
 """Factors are between these."""
 BACKLOG = 16

@@ -8,6 +8,7 @@ from .block_table_view import BlockTableView
 from .engine_stepper import EngineStepper
 from .fork_tree_view import ForkTreeView
 from .fragmentation_view import FragmentationView
+from .latency_curves import LatencyCurves
 from .page import save_html
 from .palette import AUTO, DARK, LIGHT, Look, Theme, letter, look
 from .prefix_cache_view import PrefixCacheView
@@ -19,6 +20,7 @@ from .view import View
 from .views import Views
 
 __all__ = [
-    "AUTO", "DARK", "LIGHT", "AttentionWalk", "BlockPoolView", "BlockTableView", "EngineStepper", "ForkTreeView", "FragmentationView", "Look",
-    "PrefixCacheView", "Still", "Theme", "TimelineView", "View", "Views", "letter", "look", "pool_svg", "save_html", "step_sentence",
+    "AUTO", "DARK", "LIGHT", "AttentionWalk", "BlockPoolView", "BlockTableView", "EngineStepper", "ForkTreeView", "FragmentationView",
+    "LatencyCurves", "Look", "PrefixCacheView", "Still", "Theme", "TimelineView", "View", "Views", "letter", "look", "pool_svg", "save_html",
+    "step_sentence",
 ]

@@ -5,6 +5,7 @@ Requests take the seven Okabe-Ito hues in order of arrival and then the same one
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 HUES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
@@ -27,6 +28,37 @@ class Look:
     on_hue: str
     """Colour of the letter on the hue: contrast 4.88 or better."""
     hatch: str
+
+
+@dataclass(frozen=True, slots=True)
+class SystemLook:
+    """How a serving system's curve looks in every picture. Its hue never stands alone: dash and mark differ as well."""
+
+    hue: str
+    dash: str
+    """Of an SVG's ``stroke-dasharray``; "" for a whole line."""
+    mark: str
+    """A plotly symbol: open for the paper's points, filled for ours."""
+
+
+SYSTEMS = {
+    "FasterTransformer": SystemLook(OUTLINE, "2 3", "triangle-down"), "Orca (Max)": SystemLook(HUES[1], "10 3 2 3", "square"),
+    "Orca (Pow2)": SystemLook(HUES[2], "7 4", "diamond"), "Orca (Oracle)": SystemLook(HUES[3], "14 4", "triangle-up"),
+    "vLLM": SystemLook(HUES[0], "", "circle"), "vLLM, ShareGPT": SystemLook(HUES[4], "5 3", "circle"),
+    "Existing systems": SystemLook(HUES[1], "10 3 2 3", "square"),
+}
+"""Name in the paper -> look."""
+OTHERS = (SystemLook(HUES[4], "5 3", "square"), SystemLook(HUES[5], "3 2", "diamond"), SystemLook(HUES[6], "9 2", "triangle-up"))
+"""For systems that have no look of their own, in order."""
+
+
+def system_looks(names: Iterable[str]) -> dict[str, SystemLook]:
+    """Looks for the curves of one picture. Raises ValueError for more systems than can be told apart."""
+    names = list(names)
+    unknown = [name for name in names if name not in SYSTEMS]
+    if len(unknown) > len(OTHERS):
+        raise ValueError(f"{len(unknown)} systems in one picture have no colour of their own ({', '.join(unknown)}); at most {len(OTHERS)} can")
+    return {name: SYSTEMS[name] if name in SYSTEMS else OTHERS[unknown.index(name)] for name in names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 
 from ..checks import one_of
 from ..sim.what_if import DATASETS, FACTORS, SYSTEMS, Results, Setting, all_held, stored
-from .palette import AUTO, HUES, LIGHT, OUTLINE
+from .palette import AUTO, LIGHT, OUTLINE
+from .palette import SYSTEMS as LOOKS
 from .shapes import FONT, document, num, rect, text
 from .view import NO_WIDGETS, PLOTLY_MIME
 
@@ -21,7 +22,6 @@ LABELS = {
     "host": "time in the serving program", "prompts": "length of prompts", "answers": "length of answers",
 }
 NAMES = {"sharegpt": "ShareGPT", "alpaca": "Alpaca"}
-COLOURS = dict(zip(SYSTEMS, (HUES[5], HUES[2], HUES[3], HUES[0])))
 _open: WeakValueDictionary[str, WhatIf] = WeakValueDictionary()
 
 
@@ -118,7 +118,7 @@ class WhatIf:
             long, mark = width * now.rate / most, left + width * base[system].rate / most
             body += [
                 text(left - 10, y + 20, system, AUTO.ink, 13, "end"),
-                rect(left, y, max(1.0, long), 30, COLOURS[system], 3),
+                rect(left, y, max(1.0, long), 30, LOOKS[system].hue, 3),
                 f'<path d="M{num(mark)} {num(y - 4)}v38" stroke="{AUTO.ground}" stroke-width="5"/>',
                 f'<path d="M{num(mark)} {num(y - 4)}v38" stroke="{AUTO.ink}" stroke-width="2" stroke-dasharray="4 2"/>',
                 text(max(left + long, mark) + 10, y + 14, f"{now.rate:.3g} requests/s", AUTO.ink, 13, weight=600),
@@ -145,7 +145,7 @@ class WhatIf:
                  for setting, results in settings.items()]
         data = [
             {"type": "bar", "orientation": "h", "y": list(SYSTEMS), "x": shown(settings[now])["x"][0], "text": shown(settings[now])["text"][0],
-             "textposition": "outside", "cliponaxis": False, "marker": {"color": [COLOURS[s] for s in SYSTEMS]}, "hoverinfo": "text", "name": "now"},
+             "textposition": "outside", "cliponaxis": False, "marker": {"color": [LOOKS[s].hue for s in SYSTEMS]}, "hoverinfo": "text"},
             {"type": "scatter", "mode": "markers", "y": list(SYSTEMS), "x": [round(base[s].rate, 4) for s in SYSTEMS], "hoverinfo": "x+name",
              "name": "in the paper's setting", "marker": {"symbol": "line-ns-open", "size": 30, "color": OUTLINE, "line": {"width": 2}}},
         ]

@@ -25,7 +25,7 @@ for (const { state, messages, lost = [] } of input.runs) {
   const seen = [];
   const look = () => seen.push({
     shown: player.shown, first: player.first, last: player.last, said: player.notice || player.sentence, live: player.live, playing: player.playing,
-    blocks: player.tracks.map((track) => track.trace.at(player.stepOf(track)).blocks().map((b) => b.owners.length)), words: Object.keys(player.words).length,
+    blocks: player.tracks.map((track) => (track.trace.at(player.stepOf(track)).blocks?.() ?? []).map((b) => b.owners.length)), words: Object.keys(player.words).length,
   });
   look();
   messages.forEach((message, i) => {

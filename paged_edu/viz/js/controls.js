@@ -32,11 +32,11 @@ export function mount(el, player, modules, extras = null) {
   const readout = h("output", { class: "pe-readout" });
   const speed = h("input", { type: "range", class: "pe-speed", "aria-label": "speed, steps a second", min: 0.5, max: 10, step: 0.5, oninput: () => player.setSpeed(Number(speed.value)) });
   const speedReadout = h("output", { class: "pe-readout" });
-  const status = h("div", { class: "pe-status", role: "status", "aria-live": "polite" });
+  const status = h("div", { class: "pe-status", role: "status", "aria-live": "polite", hidden: player.bare });
   const more = extras ? extras(player) : null;
   const panes = h("div", { class: "pe-panes" });
-  const root = h("div", { class: "pe paged-edu", tabindex: -1, role: "group", "aria-label": player.name || "player", "data-lm-suppress-shortcuts": "true", onkeydown: keys },
-    h("div", { class: "pe-controls" },
+  const root = h("div", { class: "pe paged-edu", tabindex: -1, role: "group", "aria-label": player.name || "player", "data-lm-suppress-shortcuts": "true", onkeydown: (event) => { if (!player.bare) keys(event); } },
+    h("div", { class: "pe-controls", hidden: player.bare },
       h("div", { class: "pe-buttons" }, ...Object.values(buttons)),
       h("label", { class: "pe-range pe-steps" }, h("span", {}, "step"), slider, readout),
       h("label", { class: "pe-range" }, h("span", {}, "steps/s"), speed, speedReadout)),
@@ -51,7 +51,7 @@ export function mount(el, player, modules, extras = null) {
     box.style.flexBasis = `${pane.options.basis ?? (player.tracks.length > 1 ? 340 : module.basis ?? 520)}px`;     // side by side, to compare them
     box.style.flexGrow = module.grow ?? 1;
     panes.append(box);
-    return { pane, view: module.create(place, { ...pane.options, brief, select: (request) => player.select(pane.track, request), redraw: schedule }) };
+    return { pane, view: module.create(place, { ...pane.options, brief, select: (request) => player.select(pane.track, request), seek: (step) => player.seek(step), redraw: schedule }) };
   });
 
   function schedule() { pending ||= requestAnimationFrame(draw); }

@@ -18,4 +18,20 @@ export class Frames {
   sentence(step) { return this.at(step).said; }
 }
 
-export function recording(track) { return track.frames ? new Frames(track.frames, track.variant) : new Trace(track.header, track.events); }
+// Levels of something that a view computes by itself (LatencyCurves: thresholds), a whole number each.
+export class Levels {
+  constructor([first, last]) { Object.assign(this, { firstStep: first, lastStep: last }); }
+
+  at(step) { return step; }
+
+  events() { return []; }
+
+  push() {}
+
+  sentence() { return ""; }
+}
+
+export function recording(track) {
+  if (track.levels) return new Levels(track.levels);
+  return track.frames ? new Frames(track.frames, track.variant) : new Trace(track.header, track.events);
+}

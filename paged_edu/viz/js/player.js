@@ -10,9 +10,9 @@ const KERNEL_SILENT = "waiting for the kernel: it runs a cell, or it is gone. Re
 
 export class Player {
   // tracks: [{label, trace}], steps in common; panes: [{track, module, title, options}]; words: token id -> text.
-  // live: "none" (a recording), "idle" (an engine with nothing to do) or "unfinished".
-  constructor({ tracks, panes = [], words = {}, shown = null, speed = 2, live = "none", controls = null, name = "" }, remote = null) {
-    Object.assign(this, { tracks, panes, words, speed, live, controls, name, remote });
+  // bare: the view has its own controls and sentence. live: "none" (a recording), "idle" (an engine with nothing to do) or "unfinished".
+  constructor({ tracks, panes = [], words = {}, shown = null, speed = 2, live = "none", controls = null, name = "", bare = false }, remote = null) {
+    Object.assign(this, { tracks, panes, words, speed, live, controls, name, bare, remote });
     this.playing = false;
     this.following = false;       // the kernel plays, we look
     this.notice = "";             // in place of the sentence, until the next move

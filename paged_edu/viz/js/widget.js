@@ -21,7 +21,7 @@ function connect(model, told = null) {
     speed(value) { model.set("speed", value); model.save_changes(); },
   };
   const player = new Player({
-    tracks: traces(data), panes: data.panes, words: data.words, controls: data.controls, name: data.name, shown: model.get("shown"), speed: model.get("speed"),
+    tracks: traces(data), panes: data.panes, words: data.words, controls: data.controls, name: data.name, bare: data.bare, shown: model.get("shown"), speed: model.get("speed"),
     live: model.get("live"),
   }, remote);
   player.notice = model.get("notice");
