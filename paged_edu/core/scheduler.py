@@ -249,18 +249,18 @@ class Scheduler(Queues):
             request = self.requests.get(request_id)
             if request is None or request.status is not RUNNING:
                 continue                                    # aborted while the step ran; the id may be in use again
-            if request.n > 1 or request.beam or len(branches) != 1 or branches[0].parent != request.live[0].seq_id:
+            live = request.live
+            if request.beam or not request.forked or [branch[0] for branch in branches if branch[4] is None] != [seq.seq_id for seq in live]:
                 self._branch_out(request, branches, grown)
                 continue
-            seq = request.live[0]                           # nearly always: no lists to compare
-            _, new, logprobs, logprob, _ = branches[0]
-            if logprobs is not None:
-                seq.logprobs[seq.num_output_tokens :] = logprobs
-            seq.token_ids += new
-            seq.cumulative_logprob += logprob
-            if self.emit is not None:
-                self.emit(events.TokensSampled(seq.seq_id, new))
-            grown.append(seq)
+            for seq, (_, new, logprobs, logprob, _) in zip(live, branches):         # samples go on side by side: nothing forks, nothing is freed
+                if logprobs is not None:
+                    seq.logprobs[seq.num_output_tokens :] = logprobs
+                seq.token_ids += new
+                seq.cumulative_logprob += logprob
+                if self.emit is not None:
+                    self.emit(events.TokensSampled(seq.seq_id, new))
+                grown.append(seq)
         for seq in grown:
             reason = seq.stop_check(self.config.max_model_len)
             if reason is not None:
