@@ -21,6 +21,8 @@ def add_arguments(commands: Any, command: Command) -> None:
     ]).add_argument
     add("--quick", action="store_true", help="fewer rounds: quicker, with noisier numbers")
     add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
+    _add_throughput(what, command)
+    _add_latency(what, command)
     _add_memory(what, command)
     _add_paper(what, command)
     _add_kernels(what, command)
@@ -39,6 +41,59 @@ def _add_perplexity(what: Any, command: Command) -> None:
     add("--window", type=int, default=512, metavar="N", help="tokens of a prompt (%(default)s)")
     add("--windows", type=int, default=40, metavar="N", help="how many prompts, at most (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
+
+
+def _add_throughput(what: Any, command: Command) -> None:
+    add = command(what, "throughput", _throughput, "race this engine against transformers and older managers on many requests", [
+        f"{PROG} bench throughput", f"{PROG} bench throughput --quick --profile", f"{PROG} bench throughput --systems paged,orca-max,orca-oracle",
+        f"{PROG} bench throughput --model smollm2-135m-instruct --workload mixed.json --json out.json",
+        f"{PROG} bench throughput --peer 'mine=./mine --requests {{workload}}'      (its last line: N tok/s)",
+    ]).add_argument
+    _add_setting(add)
+    add("--workload", type=Path, metavar="FILE", help='requests: [{"prompt": [ids], "n_out": N}, ...] in JSON')
+    add("--dataset", default="sharegpt", metavar="NAME", help="or lengths as in: %(default)s, alpaca")
+    add("--requests", type=int, default=48, metavar="N", help="of the data set (%(default)s)")
+    add("--rate", type=float, metavar="R", help="requests a second (all at once)")
+    add("--max-model-len", type=int, metavar="N", help="scale lengths to N (256; a file's longest)")
+    add("--num-gpu-blocks-override", type=int, metavar="N", help="blocks of each pool (enough for all)")
+    add("--max-num-seqs", type=int, default=256, metavar="N", help="our requests at once, at most (%(default)s)")
+    add("--hf-batch", type=int, default=0, metavar="N", help="transformers' batch, at most (0: no limit)")
+    add("--peer", action="append", default=[], metavar="NAME=CMD", help="race another program as well")
+    add("--seed", type=int, default=0, metavar="N", help="of lengths, prompts and arrivals (%(default)s)")
+    add("--profile", type=Path, nargs="?", const=Path("profile.html"), metavar="FILE", help="parts of a step, into FILE (profile.html)")
+    _add_files(add)
+
+
+def _add_latency(what: Any, command: Command) -> None:
+    add = command(what, "latency", _latency, "time one batch of equal requests, token by token", [
+        f"{PROG} bench latency", f"{PROG} bench latency --batch 1,8,32 --html latency.html",
+        f"{PROG} bench latency --model smollm2-135m-instruct --json latency.json",
+    ]).add_argument
+    _add_setting(add)
+    add("--batch", default="1", metavar="N,...", help="requests at once (%(default)s)")
+    add("--input-len", type=int, default=32, metavar="N", help="tokens of a prompt (%(default)s)")
+    add("--output-len", type=int, default=128, metavar="N", help="tokens to write (%(default)s)")
+    add("--seed", type=int, default=0, metavar="N", help="of the prompts (%(default)s)")
+    _add_files(add)
+
+
+def _add_setting(add: Callable[..., object]) -> None:
+    add("--model", default="tiny-shakespeare", metavar="NAME", help="named as for `generate` (%(default)s)")
+    add("--systems", default="paged,transformers", metavar="NAME,...", help="also orca-max, -pow2, -oracle, grow")
+    add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:1 or %(default)s")
+    add("--dtype", default="auto", metavar="TYPE", help="numbers: auto, float32, ... (%(default)s)")
+    add("--quantization", metavar="TYPE", help="of our weights: int8, where it is served")
+    add("--kv-cache-dtype", default="auto", metavar="TYPE", help="of our cache: auto or int8 (%(default)s)")
+    add("--block-size", type=int, default=16, metavar="N", help="slots of a block (%(default)s)")
+    add("--threads", type=int, default=0, metavar="N", help="of torch (0: its choice; 1 for a small model)")
+    add("--rounds", type=int, default=5, metavar="N", help="runs of each, in turns (%(default)s)")
+    add("--quick", action="store_true", help="two rounds of something smaller")
+
+
+def _add_files(add: Callable[..., object]) -> None:
+    add("--load", type=Path, metavar="FILE", help="show what an earlier run wrote with --json")
+    add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
+    add("--html", type=Path, metavar="FILE", help="draw them into FILE (with plotly)")
 
 
 def _add_memory(what: Any, command: Command) -> None:
@@ -106,6 +161,24 @@ def _scheduler(args: argparse.Namespace) -> int:
     from . import scheduler
 
     return scheduler.run(quick=args.quick, json_file=args.json)
+
+
+_SETTING = ("model", "systems", "device", "dtype", "quantization", "kv_cache_dtype", "block_size", "threads", "rounds", "quick")
+
+
+def _throughput(args: argparse.Namespace) -> int:
+    from . import throughput
+
+    names = (*_SETTING, "workload", "dataset", "requests", "rate", "max_model_len", "num_gpu_blocks_override", "max_num_seqs", "hf_batch", "seed")
+    options = {name: getattr(args, name) for name in names} | {"peer": tuple(args.peer), "profile": args.profile is not None}
+    return throughput.run(throughput.Options(**options), args.json, args.html, args.load, args.profile)
+
+
+def _latency(args: argparse.Namespace) -> int:
+    from . import latency
+
+    names = (*_SETTING, "batch", "input_len", "output_len", "seed")
+    return latency.run(latency.Options(**{name: getattr(args, name) for name in names}), args.json, args.html, args.load)
 
 
 def _memory(args: argparse.Namespace) -> int:

@@ -1,0 +1,76 @@
+"""The page of `paged-edu bench throughput --html`: charts of the speed of every round and of both latencies, and the tables as text (plotly)."""
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..viz import palette
+from . import step_profile_view
+from .throughput_view import HUES, about, name_of, sentences, show, title
+
+CHART = dict(template="plotly_white", font_size=14, height=380, showlegend=False, margin={"l": 70, "r": 20, "t": 50, "b": 60})
+
+
+def write(result: dict[str, Any], path: Path) -> None:
+    """One file that needs no network."""
+    figures = [speeds(result), *latencies(result)]
+    drawn = [figure.to_html(full_html=False, include_plotlyjs=not i, config={"displaylogo": False}) for i, figure in enumerate(figures)]
+    text = io.StringIO()
+    show(result, Console(file=text, width=96, highlight=False, color_system=None))
+    said = "".join(f"<p>{escape(line)}</p>" for line in sentences(result["throughput"])[:-1])
+    html = (
+        '<!doctype html>\n<html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width"><title>paged-edu bench throughput</title>'
+        f"<style>{step_profile_view.STYLE} pre {{ overflow-x: auto; font-size: .85rem; line-height: 1.25 }}</style>\n<body>\n"
+        f"<h1>{escape(title(result))}</h1>\n{said}\n" + "\n".join(drawn)
+        + f"\n<h2>All numbers</h2>\n<pre>{escape(text.getvalue())}</pre>\n<p class=small>{escape(about(result))}</p>\n</body></html>\n"
+    )
+    path.write_text(html, encoding="utf-8")
+
+
+def _colours(found: Mapping[str, Any]) -> dict[str, str]:
+    return {name: HUES[i % len(HUES)] for i, name in enumerate(found)}
+
+
+def speeds(result: Mapping[str, Any]) -> Any:
+    """A bar for each system's median, and a point for each of its rounds."""
+    from plotly.graph_objects import Figure
+
+    part, fig = result["throughput"], Figure()
+    for name, colour in _colours(part["summary"]).items():
+        median = part["summary"][name]["tokens_per_s"]["median"]
+        rounds = [one["tokens_per_s"] for one in part["systems"][name]["rounds"]]
+        fig.add_bar(x=[name_of(name)], y=[median], marker_color=colour, width=0.5, hovertemplate="median %{y:,.1f}<extra></extra>")
+        fig.add_scatter(
+            x=[name_of(name)] * len(rounds), y=rounds, mode="markers", marker={"color": palette.LIGHT.ink, "size": 8, "symbol": "line-ew-open"},
+            customdata=list(range(1, len(rounds) + 1)), hovertemplate="round %{customdata}: %{y:,.1f}<extra></extra>")
+    fig.update_layout(title="Output tokens a second: medians, and every round", **CHART)
+    fig.update_yaxes(title="tokens/s", rangemode="tozero")
+    return fig
+
+
+def latencies(result: Mapping[str, Any]) -> list[Any]:
+    """How many of the requests, of all rounds, had waited no longer than x."""
+    from plotly.graph_objects import Figure
+
+    part, figures = result["throughput"], []
+    for key, what in (("ttft_s", "first token"), ("tpot_s", "a token after the first")):
+        fig = Figure()
+        for name, colour in _colours(part["summary"]).items():
+            values = sorted(1e3 * x for one in part["systems"][name]["rounds"] for x in one.get(key, ()))
+            if values:
+                shares = [(i + 1) / len(values) for i in range(len(values))]
+                fig.add_scatter(x=values, y=shares, mode="lines", line={"color": colour, "width": 2, "shape": "hv"}, name=name_of(name),
+                                hovertemplate="%{y:.0%} within %{x:,.1f} ms")
+        if not fig.data:
+            continue
+        fig.update_layout(title=f"Time to the {what}" if key == "ttft_s" else "Time of a token after the first: a mean of each request", **CHART)
+        fig.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.25})
+        fig.update_xaxes(title="ms", rangemode="tozero")
+        fig.update_yaxes(title="requests", tickformat=".0%", range=[0, 1.02])
+        figures.append(fig)
+    return figures

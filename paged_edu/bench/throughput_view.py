@@ -1,0 +1,126 @@
+"""The numbers of `paged-edu bench throughput` as a person reads them: a table in the terminal, and a page of charts (with plotly)."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..viz import palette
+from ..words import counted
+from . import step_profile_view
+from .contest import NEAR_TIE
+from .memory_view import NAMES as MANAGERS
+from .memory_view import new_table
+
+HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#5B6270")
+
+
+def name_of(system: str) -> str:
+    """As in the tables of other commands."""
+    return MANAGERS.get(system, system)
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Print what was measured, in 80 columns."""
+    part, found = result["throughput"], result["throughput"]["summary"]
+    console.print(title(result), style="bold", markup=False)
+    console.print(about(result), style="dim", markup=False)
+    table = new_table("tokens/s", "middle half", "times its\nspeed has\n" + name_of(next(iter(found))), "low-high", "steps")
+    for name, its in found.items():
+        speed, ratio = its["tokens_per_s"], its.get("first_against_it")
+        table.add_row(
+            name_of(name), f"{speed['median']:,.1f}", f"{speed['low']:,.1f}-{speed['high']:,.1f}", f"{ratio['ratio']:.2f}" if ratio else "",
+            f"{ratio['low']:.2f}-{ratio['high']:.2f}" if ratio else "", f"{its['steps']:,.0f}" if "steps" in its else "")
+    console.print(table)
+    console.print(_latencies(found))
+    console.print(_batches(found))
+    for line in sentences(part):
+        console.print(line, markup=False)
+    if result.get("profile", {}).get("parts"):
+        step_profile_view.show(result["profile"], console)
+    if not result["complete"]:
+        console.print("This run was interrupted: what is above is all that had been measured.", style="bold", markup=False)
+
+
+def title(result: Mapping[str, Any]) -> str:
+    """What was served."""
+    part, options = result["throughput"], result["options"]
+    where = options["workload"] or f"{options['dataset']} lengths scaled to {options['max_model_len']} positions"
+    when = "all at once" if part["at_once"] else f"{options['rate']:g} requests/s" if options["rate"] is not None else "at their times"
+    return f"{options['model']}: {counted(part['requests'], 'request')} {when}, {part['output_tokens']:,} tokens to write ({where})"
+
+
+def about(result: Mapping[str, Any]) -> str:
+    """On which machine, and how long it was measured."""
+    part, machine = result["throughput"], result["machine"]
+    loads = [one["load_average"] for its in part["systems"].values() for one in its["rounds"] if one["load_average"] is not None]
+    load = f", load average {min(loads):.1f} to {max(loads):.1f}" if loads else ""
+    runs = counted(max(its["rounds"] for its in part["summary"].values()), "round")
+    setup = [f"{its['about'][key]}" for its in part["systems"].values() for key in ("dtype", "quantization") if its["about"].get(key)]
+    return (f"{runs} in turns, {counted(part['threads'], 'thread')}, {', '.join(dict.fromkeys(setup)) or result['options']['dtype']}; {machine['cpu']}"
+            f"{load}; torch {machine['torch']}, transformers {machine['transformers']}, {machine['date'][:10]}")
+
+
+def _ms(seconds: float) -> str:
+    ms = 1e3 * seconds
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}"
+
+
+def _latencies(found: Mapping[str, Any]) -> Any:
+    table = new_table(*(f"{what}\n{point}" for what in ("first\ntoken,\nms", "a token\nafter it,\nms") for point in ("p50", "p90", "p99")))
+    for name, its in found.items():
+        if "ttft_s" in its:
+            table.add_row(name_of(name), *(_ms(its[key][point]) if key in its else "" for key in ("ttft_s", "tpot_s") for point in ("p50", "p90", "p99")))
+    return table
+
+
+def _batches(found: Mapping[str, Any]) -> Any:
+    table = new_table("requests\nat once", "at\nmost", "of the slots\nthat are held", "of all\nslots", "preemp-\ntions")
+    for name, its in found.items():
+        if "running" in its:
+            shares = (f"{its[key]:.1%}" if key in its else "" for key in ("held", "pool"))
+            table.add_row(name_of(name), f"{its['running']['mean']:.1f}", f"{its['running']['max']}", *shares, f"{its['preemptions']:.0f}")
+    return table
+
+
+def sentences(part: Mapping[str, Any]) -> list[str]:
+    """How the first compares with the others, who wrote the same, who was left out."""
+    found = part["summary"]
+    first, *others = found
+    lines = [
+        f"{name_of(first)} writes {found[name]['first_against_it']['ratio']:.2f} times the tokens of {name_of(name)} in a second "
+        f"(in single rounds {found[name]['first_against_it']['low']:.2f} to {found[name]['first_against_it']['high']:.2f})." for name in others
+    ]
+    same = part.get("same_tokens")
+    for name, its in (same["others"] if same else {}).items():
+        base = name_of(same["with"])
+        if not its["different"]:
+            lines.append(f"{name_of(name)} wrote the same tokens as {base}, in all of {counted(same['requests'], 'request')}.")
+            continue
+        lines.append(f"{name_of(name)} wrote other tokens than {base} in {its['different']} of {counted(same['requests'], 'request')}{_why(its)}.")
+    lines += [f"{name} was left out: {why}" for name, why in part["left_out"].items()]
+    lines.append("Of the slots that are held, and of all: the share with a token in it, a mean over steps. transformers pads: its slots are its batch's.")
+    return lines
+
+
+def _why(its: Mapping[str, Any]) -> str:
+    if not its.get("gaps"):
+        return ""
+    ties, looked = its["near_ties"], len(its["gaps"])
+    where = "" if looked == its["different"] else f" of the {looked} that were looked at"
+    if ties == looked:
+        return f": each{where} after a near tie (logits less than {NEAR_TIE:g} apart)"
+    return f": {ties}{where} after a near tie (logits less than {NEAR_TIE:g} apart), the others by up to {max(its['gaps']):.2g}"
+
+
+# -- as a page -------------------------------------------------------------------------------------------------------------------------
+def write_html(result: dict[str, Any], path: Path) -> None:
+    """Speeds of every round, the times to the first token and a token after it: one file that needs no network."""
+    from .page import write
+
+    write(result, path)
+
+
+PAGES = {"--html": write_html, "--profile": step_profile_view.write_html}
