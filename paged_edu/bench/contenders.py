@@ -122,8 +122,8 @@ class Ours:
 class Transformers:
     """``generate`` of Hugging Face transformers on batches that are padded on the left, each as long as its longest member.
 
-    Requests are taken in their order, as many at a time as have come, ``most`` at most (0: no limit), and only as many as the model has positions for:
-    the longest prompt and the longest output of a batch must fit together. A token counts as soon as it exists, as if it were streamed.
+    Requests are taken in their order, as many at a time as have come, ``most`` at most (0: no limit), and only as many as the model has positions
+    for: the longest prompt and the longest output of a batch must fit together. A token counts as soon as it exists, as if it were streamed.
     """
 
     def __init__(self, path: Path, dtype: torch.dtype, device: torch.device, max_positions: int, most: int = 0) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any
@@ -153,8 +154,8 @@ def race(
 
 
 def row(served: Served, asked: Sequence[Asked]) -> dict[str, Any]:
-    """One run as plain values. ``ttft_s``: each request's seconds from its arrival to its first token; ``tpot_s``: then seconds a token, of those that
-    have several; ``step_s``: seconds between two tokens of the request that started last."""
+    """One run as plain values. ``ttft_s``: each request's seconds from its arrival to its first token; ``tpot_s``: seconds a token after that, of
+    the requests that have several; ``step_s``: seconds between two tokens of the request that started last."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     found: dict[str, Any] = {"seconds": served.seconds, "tokens_per_s": sum(one.n_out for one in asked) / served.seconds, "load_average": load}
     if not served.times:
@@ -164,7 +165,7 @@ def row(served: Served, asked: Sequence[Asked]) -> dict[str, Any]:
     return found | {
         "ttft_s": [_short(times[0] - one.time) for times, one in pairs],
         "tpot_s": [_short((times[-1] - times[0]) / (len(times) - 1)) for times, _ in pairs if len(times) > 1],
-        "step_s": [_short(b - a) for a, b in zip(last, last[1:], strict=False)],
+        "step_s": [_short(b - a) for a, b in pairwise(last)],
         "steps": len(served.steps), "running": {"mean": fmean(served.running), "max": max(served.running)},
         "held": fmean(served.held) if served.held else None, "pool": fmean(served.pool) if served.pool else None, "preemptions": served.preemptions,
     }

@@ -25,7 +25,9 @@ Page = Callable[[Result, Path], object]
 """Writes an HTML file."""
 
 
-def run(command: str, options: Setting, measure: Measure, show: Show, pages: Mapping[str, Page], files: Mapping[str, Path | None], load: Path | None) -> int:
+def run(
+    command: str, options: Setting, measure: Measure, show: Show, pages: Mapping[str, Page], files: Mapping[str, Path | None], load: Path | None,
+) -> int:
     """Measure (or load what an earlier run wrote), print, and write ``files`` (by their flags: --json, and those of ``pages``).
 
     ``command`` is also the name of the result's main part. Ctrl-C: what there is, is printed and written; exit code 130.

@@ -1,8 +1,8 @@
-"""The page of `paged-edu bench throughput --html`: charts of the speed of every round and of both latencies, and the tables as text (plotly)."""
+"""The pages of `paged-edu bench throughput --html` and `bench latency --html`: charts, and below them the tables as text (with plotly)."""
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,23 +11,37 @@ from rich.console import Console
 
 from ..viz import palette
 from . import step_profile_view
-from .throughput_view import HUES, about, name_of, sentences, show, title
+from .throughput_view import HUES, about, name_of, ran, sentences, show, title
 
-CHART = dict(template="plotly_white", font_size=14, height=380, showlegend=False, margin={"l": 70, "r": 20, "t": 50, "b": 60})
+CHART: dict[str, Any] = {"template": "plotly_white", "font_size": 14, "height": 380, "showlegend": False, "margin": {"l": 70, "r": 20, "t": 50, "b": 60}}
 
 
 def write(result: dict[str, Any], path: Path) -> None:
-    """One file that needs no network."""
-    figures = [speeds(result), *latencies(result)]
-    drawn = [figure.to_html(full_html=False, include_plotlyjs=not i, config={"displaylogo": False}) for i, figure in enumerate(figures)]
+    """The page of `bench throughput`, one file that needs no network."""
     text = io.StringIO()
     show(result, Console(file=text, width=96, highlight=False, color_system=None))
-    said = "".join(f"<p>{escape(line)}</p>" for line in sentences(result["throughput"])[:-1])
+    figures = [speeds(result), *latencies(result)]
+    _page("bench throughput", title(result), about(result), sentences(result["throughput"]), figures, text.getvalue(), path)
+
+
+def write_latency(result: dict[str, Any], path: Path) -> None:
+    """The page of `bench latency`."""
+    from . import latency
+
+    text = io.StringIO()
+    latency.show(result, Console(file=text, width=110, highlight=False, color_system=None))
+    parts = [own for own in result["latency"]["batches"].values() if own.get("summary")]
+    said = [f"Batch {batch}: {line}" for batch, own in result["latency"]["batches"].items() if own.get("summary") for line in sentences(own)]
+    _page("bench latency", latency.title(result), ran(result, parts), said, [tokens(result), prefills(result)], text.getvalue(), path)
+
+
+def _page(command: str, heading: str, small: str, said: Sequence[str], figures: Sequence[Any], text: str, path: Path) -> None:
+    drawn = [figure.to_html(full_html=False, include_plotlyjs=not i, config={"displaylogo": False}) for i, figure in enumerate(figures)]
     html = (
-        '<!doctype html>\n<html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width"><title>paged-edu bench throughput</title>'
+        f'<!doctype html>\n<html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width"><title>paged-edu {command}</title>'
         f"<style>{step_profile_view.STYLE} pre {{ overflow-x: auto; font-size: .85rem; line-height: 1.25 }}</style>\n<body>\n"
-        f"<h1>{escape(title(result))}</h1>\n{said}\n" + "\n".join(drawn)
-        + f"\n<h2>All numbers</h2>\n<pre>{escape(text.getvalue())}</pre>\n<p class=small>{escape(about(result))}</p>\n</body></html>\n"
+        f"<h1>{escape(heading)}</h1>\n" + "".join(f"<p>{escape(line)}</p>" for line in said) + "\n" + "\n".join(drawn)
+        + f"\n<h2>All numbers</h2>\n<pre>{escape(text)}</pre>\n<p class=small>{escape(small)}</p>\n</body></html>\n"
     )
     path.write_text(html, encoding="utf-8")
 
@@ -74,3 +88,32 @@ def latencies(result: Mapping[str, Any]) -> list[Any]:
         fig.update_yaxes(title="requests", tickformat=".0%", range=[0, 1.02])
         figures.append(fig)
     return figures
+
+
+# -- latency ---------------------------------------------------------------------------------------------------------------------------
+def tokens(result: Mapping[str, Any]) -> Any:
+    """Milliseconds of a token: the median, and as a whisker the way to p90."""
+    return _bars(result, "A token after the first: p50, and p90 as a whisker", lambda its: (its["step_s"]["p50"], its["step_s"]["p90"]))
+
+
+def prefills(result: Mapping[str, Any]) -> Any:
+    """Milliseconds until all have a first token, with the upper quartile."""
+    heading = "Prefill: median of the rounds, and the upper quartile as a whisker"
+    return _bars(result, heading, lambda its: (its["prefill_s"]["median"], its["prefill_s"]["high"]))
+
+
+def _bars(result: Mapping[str, Any], heading: str, height: Callable[[Mapping[str, Any]], tuple[float, float]]) -> Any:
+    from plotly.graph_objects import Figure
+
+    found, fig = result["latency"]["summary"], Figure()
+    names = list(dict.fromkeys(name for its in found.values() for name in its))
+    for name, colour in _colours(dict.fromkeys(names)).items():
+        heights = {f"batch {batch}": height(its[name]) for batch, its in found.items() if name in its}
+        fig.add_bar(
+            x=list(heights), y=[1e3 * low for low, _ in heights.values()], name=name_of(name), marker_color=colour,
+            error_y={"type": "data", "symmetric": False, "array": [1e3 * (high - low) for low, high in heights.values()], "color": palette.LIGHT.ink},
+            hovertemplate="%{x}: %{y:,.2f} ms")
+    fig.update_layout(title=heading, **CHART)
+    fig.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.2}, barmode="group")
+    fig.update_yaxes(title="ms", rangemode="tozero")
+    return fig

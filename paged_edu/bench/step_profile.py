@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import cycle, islice
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ PARTS = {
 }
 """Part -> what it is called. Attention: writing keys and values, and reading them through the block table. Scheduling: the plan, the update after
 it, and the tensors that tell the model of it. Everything else: norms, rotations, activations, additions, and the engine around the step."""
-KINDS = {"decode": "decode steps", "prompt": "steps with prompts", "all": "all steps"}
+KINDS = {"decode": "decode steps", "prompt": "with prompts", "all": "all steps"}
 BATCH = 32
 """Sequences in the decode step that is compared with its products; fewer where they don't fit."""
 STEPS, QUICK_STEPS = 40, 12
@@ -174,7 +175,7 @@ def against_products(
         with watched(engine) as watches:
             watches.record = calls
             engine.step(finished_only=True)
-        whole, alone = [], []
+        whole, alone = list[float](), list[float]()
         for number in range(steps):
             for what in ("step", "products") if number % 2 else ("products", "step"):
                 start = time.perf_counter()
@@ -205,9 +206,8 @@ def _half_way(asked: Sequence[Asked], max_model_len: int, more: int, engine: Eng
     at once: as many as the pool has blocks for. Raises ValueError where not even one fits."""
     manager, limits, prompts = engine.scheduler.manager, engine.scheduler.config, list[list[int]]()
     blocks, tokens = manager.num_blocks, (BEFORE - 2) * limits.max_num_batched_tokens
-    for i in range(min(BATCH, limits.max_num_seqs)):
-        one = asked[i % len(asked)]
-        length = min(len(one.prompt) + one.n_out // 2, max_model_len - more)
+    for one in islice(cycle(asked), min(BATCH, limits.max_num_seqs)):
+        length = _length(one, max_model_len - more)
         blocks, tokens = blocks - -(-(length + more) // manager.block_size), tokens - length
         if blocks < 0 or (tokens < 0 and prompts):
             break
@@ -215,3 +215,13 @@ def _half_way(asked: Sequence[Asked], max_model_len: int, more: int, engine: Eng
     if not prompts:
         raise ValueError(f"--profile needs a pool that holds a request and {more} tokens more; {manager.num_blocks} blocks are too few")
     return prompts
+
+
+def _length(one: Asked, most: int) -> int:
+    return min(len(one.prompt) + one.n_out // 2, most)
+
+
+def blocks_for(asked: Sequence[Asked], max_model_len: int, block_size: int) -> int:
+    """Blocks of a pool in which `BATCH` sequences can be decoded."""
+    more = STEPS + BEFORE
+    return sum(-(-(_length(one, max_model_len) + more) // block_size) for one in islice(cycle(asked), BATCH))

@@ -20,7 +20,7 @@ WIDTH, LEFT, BAR, GAP = 880, 170, 40, 22
 def show(profile: Mapping[str, Any], console: Console) -> None:
     """Print shares and ratio, in 80 columns."""
     console.print("\nWhere the time of a step goes", style="bold", markup=False)
-    table = new_table("steps", "ms", *(name.replace(" ", "\n") for name in PARTS.values()))
+    table = new_table("steps", "ms", "matrix\nproducts", "atten-\ntion", "samp-\nling", "sched-\nuling", "rest")
     for kind, its in profile["parts"].items():
         table.add_row(KINDS[kind], f"{its['steps']}", f"{_mean_ms(its):.2f}", *(f"{its['shares'][name]:.1%}" for name in PARTS))
     console.print(table)
@@ -58,8 +58,8 @@ def write_html(result: Mapping[str, Any], path: Path) -> None:
     profile = result["profile"]
     body = [
         "<h1>Where the time of a step goes</h1>", f"<p>{escape(title(result))}</p>", _picture(profile), _table(profile),
-        "<p class=small>Matrix products: every layer that multiplies by weights, and the output head. Attention: writing keys and values, and reading "
-        "them through the block table. Scheduling: the plan, the update after the step, and the tensors that tell the model of it. Everything else: "
+        "<p class=small>Matrix products: every layer that multiplies by weights, and the output head. Attention: writing keys and values, and "
+        "reading them through the block table. Scheduling: the plan, the update after the step, and the tensors that tell the model of it. Everything else: "
         "norms, rotations, activations, additions, and the engine around the step.</p>",
         "<h2>Against its matrix products alone</h2>", _pair(profile["against"]), f"<p>{escape(ratio(profile['against']))}</p>",
         "<p class=small>The products are those of a real step: recorded once with their weights and inputs, then run again between whole steps.</p>",

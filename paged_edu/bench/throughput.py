@@ -13,7 +13,7 @@ from typing import Any
 from .. import lengths
 from ..checks import integer, number, one_of
 from ..model.spec import ModelSpec
-from . import contest, request_list
+from . import contest, request_list, step_profile
 from .contenders import SYSTEMS, Advance, Command
 from .contest import Begin, Setting
 from .request_list import Asked
@@ -32,7 +32,7 @@ class Options(Setting):
     rate: float | None = None
     """Requests a second; None: all at once, or when the file says."""
     max_model_len: int | None = None
-    """Positions: what lengths are scaled to, and what Orca Max reserves. None: the longest request of a file; else 256, or fewer for a small model."""
+    """Positions: what lengths are scaled to, and what Orca Max reserves. None: the longest request of a file; else 256, at most the model's."""
     num_gpu_blocks_override: int | None = None
     """Blocks of every pool; None: enough for all requests at once."""
     max_num_seqs: int = 256
@@ -95,11 +95,12 @@ class Options(Setting):
             return min(spec.max_positions, max(2, *(one.length for one in asked)))
         return min(spec.max_positions, 128 if self.quick else 256)
 
-    def blocks(self, asked: Sequence[Asked]) -> int:
+    def blocks(self, asked: Sequence[Asked], max_model_len: int) -> int:
         """Of every pool."""
         if self.num_gpu_blocks_override is not None:
             return self.num_gpu_blocks_override
-        return sum(sorted((-(-one.length // self.block_size) for one in asked), reverse=True)[: self.max_num_seqs])
+        blocks = sum(sorted((-(-one.length // self.block_size) for one in asked), reverse=True)[: self.max_num_seqs])
+        return max(blocks, step_profile.blocks_for(asked, max_model_len, self.block_size)) if self.profile else blocks
 
 
 def measure(
@@ -108,15 +109,13 @@ def measure(
     """Everything that was asked for, into ``result``, which holds whatever was measured if somebody interrupts it."""
     path, spec = options.spec()
     asked = options.asked(spec)
-    blocks = options.blocks(asked)
-    positions = max(options.positions(spec, asked), 2)
+    positions = options.positions(spec, asked)
+    blocks = options.blocks(asked, positions)
     result |= contest.header(asdict(options) | {"workload": None if options.workload is None else str(options.workload)})
     result["options"] |= {"max_model_len": positions, "num_blocks": blocks}
     with options.open(positions, blocks, options.hf_batch, options.max_num_seqs) as contenders:
         every = contenders | {name: Command(command, path) for name, command in options.peers.items()}
         if options.profile:
-            from . import step_profile
-
             step_profile.check(contenders["paged"], positions)
         part = result["throughput"] = {"at_once": asked[0].time == asked[-1].time}
         try:
@@ -137,8 +136,8 @@ def run(
     """Measure (or load what an earlier run wrote), print, and write the files that were asked for. Ctrl-C: what there is; exit code 130."""
     from . import contest_run, throughput_view
 
+    def measured(result: dict[str, Any], advance: Advance, begin: Begin) -> None:
+        measure(options, result, advance, begin)
+
     files = {"--json": json_file, "--html": html_file, "--profile": profile_file}
-    return contest_run.run(
-        "throughput", options, lambda result, advance, begin: measure(options, result, advance, begin), throughput_view.show, throughput_view.PAGES,
-        files, load,
-    )
+    return contest_run.run("throughput", options, measured, throughput_view.show, throughput_view.PAGES, files, load)

@@ -1,16 +1,15 @@
 """The numbers of `paged-edu bench throughput` as a person reads them: a table in the terminal, and a page of charts (with plotly)."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from ..viz import palette
 from ..words import counted
 from . import step_profile_view
-from .contest import NEAR_TIE
+from .contest import NEAR_TIE, POINTS
 from .memory_view import NAMES as MANAGERS
 from .memory_view import new_table
 
@@ -36,6 +35,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     console.print(_latencies(found))
     console.print(_batches(found))
+    console.print("Of the slots: the share with a token in it, a mean over steps. transformers holds a slot for each place of its padded batch.",
+                  style="dim", markup=False)
     for line in sentences(part):
         console.print(line, markup=False)
     if result.get("profile", {}).get("parts"):
@@ -54,13 +55,18 @@ def title(result: Mapping[str, Any]) -> str:
 
 def about(result: Mapping[str, Any]) -> str:
     """On which machine, and how long it was measured."""
-    part, machine = result["throughput"], result["machine"]
-    loads = [one["load_average"] for its in part["systems"].values() for one in its["rounds"] if one["load_average"] is not None]
+    return ran(result, [result["throughput"]])
+
+
+def ran(result: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
+    """The same of any contests."""
+    machine, systems = result["machine"], [its for part in parts for its in part["systems"].values()]
+    loads = [one["load_average"] for its in systems for one in its["rounds"] if one["load_average"] is not None]
     load = f", load average {min(loads):.1f} to {max(loads):.1f}" if loads else ""
-    runs = counted(max(its["rounds"] for its in part["summary"].values()), "round")
-    setup = [f"{its['about'][key]}" for its in part["systems"].values() for key in ("dtype", "quantization") if its["about"].get(key)]
-    return (f"{runs} in turns, {counted(part['threads'], 'thread')}, {', '.join(dict.fromkeys(setup)) or result['options']['dtype']}; {machine['cpu']}"
-            f"{load}; torch {machine['torch']}, transformers {machine['transformers']}, {machine['date'][:10]}")
+    runs = counted(max(len(its["rounds"]) for its in systems), "round")
+    setup = dict.fromkeys(str(its["about"][key]) for its in systems for key in ("dtype", "quantization") if its["about"].get(key))
+    return (f"{runs} in turns, {counted(parts[0]['threads'], 'thread')}, {', '.join(setup)}; {machine['cpu']}{load}; torch {machine['torch']}, "
+            f"transformers {machine['transformers']}, {machine['date'][:10]}")
 
 
 def _ms(seconds: float) -> str:
@@ -69,10 +75,10 @@ def _ms(seconds: float) -> str:
 
 
 def _latencies(found: Mapping[str, Any]) -> Any:
-    table = new_table(*(f"{what}\n{point}" for what in ("first\ntoken,\nms", "a token\nafter it,\nms") for point in ("p50", "p90", "p99")))
+    table = new_table("first token\np50, ms", "\np90", "\np99", "token after it\np50, ms", "\np90", "\np99")
     for name, its in found.items():
         if "ttft_s" in its:
-            table.add_row(name_of(name), *(_ms(its[key][point]) if key in its else "" for key in ("ttft_s", "tpot_s") for point in ("p50", "p90", "p99")))
+            table.add_row(name_of(name), *(_ms(its[key][f"p{p}"]) if key in its else "" for key in ("ttft_s", "tpot_s") for p in POINTS))
     return table
 
 
@@ -87,22 +93,33 @@ def _batches(found: Mapping[str, Any]) -> Any:
 
 def sentences(part: Mapping[str, Any]) -> list[str]:
     """How the first compares with the others, who wrote the same, who was left out."""
-    found = part["summary"]
-    first, *others = found
-    lines = [
-        f"{name_of(first)} writes {found[name]['first_against_it']['ratio']:.2f} times the tokens of {name_of(name)} in a second "
-        f"(in single rounds {found[name]['first_against_it']['low']:.2f} to {found[name]['first_against_it']['high']:.2f})." for name in others
-    ]
+    first, *others = part["summary"]
+    lines = []
+    for name in others:
+        its = part["summary"][name]["first_against_it"]
+        times = f"{its['ratio']:.2f} times the tokens of {name_of(name)} in a second"
+        lines.append(f"{name_of(first)} writes {times} (in single rounds {its['low']:.2f} to {its['high']:.2f}).")
+    return [*lines, *same_tokens(part), *reasons(part)]
+
+
+def same_tokens(part: Mapping[str, Any]) -> list[str]:
+    """Who wrote what the first of ours wrote, and where not, whether that was a near tie."""
     same = part.get("same_tokens")
-    for name, its in (same["others"] if same else {}).items():
-        base = name_of(same["with"])
-        if not its["different"]:
-            lines.append(f"{name_of(name)} wrote the same tokens as {base}, in all of {counted(same['requests'], 'request')}.")
-            continue
-        lines.append(f"{name_of(name)} wrote other tokens than {base} in {its['different']} of {counted(same['requests'], 'request')}{_why(its)}.")
-    lines += [f"{name} was left out: {why}" for name, why in part["left_out"].items()]
-    lines.append("Of the slots that are held, and of all: the share with a token in it, a mean over steps. transformers pads: its slots are its batch's.")
+    if not same:
+        return []
+    lines = []
+    for name, its in same["others"].items():
+        base, requests = name_of(same["with"]), counted(same["requests"], "request")
+        if its["different"]:
+            lines.append(f"{name_of(name)} wrote other tokens than {base} in {its['different']} of {requests}{_why(its)}.")
+        else:
+            lines.append(f"{name_of(name)} wrote the same tokens as {base} ({requests}).")
     return lines
+
+
+def reasons(part: Mapping[str, Any]) -> list[str]:
+    """Who was left out, and why."""
+    return [f"{name} was left out: {why}" for name, why in part["left_out"].items()]
 
 
 def _why(its: Mapping[str, Any]) -> str:
