@@ -118,18 +118,24 @@ def show(result: dict[str, Any], console: Console) -> None:
     measured = [own for own in part["batches"].values() if own.get("summary")]
     console.print(title(result), style="bold", markup=False)
     console.print(ran(result, measured), style="dim", markup=False)
-    first = name_of(next(iter(measured[0]["summary"])))
-    table = new_table("prefill\nms", "a token\np50, ms", "\np90", "\np99", "tokens/s", f"times its\nspeed has\n{first}")
+    tables(result, console)
     for batch, own in part["batches"].items():
+        for line in sentences(own) if own.get("summary") else ():
+            console.print(f"Batch {batch}: {line}", markup=False)
+    if not result["complete"]:
+        console.print("This run was interrupted: what is above is all that had been measured.", style="bold", markup=False)
+
+
+def tables(result: Mapping[str, Any], console: Console) -> None:
+    """Prefill, tokens and speed of every batch."""
+    summaries = result["latency"]["summary"]
+    first = name_of(next(iter(next(iter(summaries.values())))))
+    table = new_table("prefill\nms", "a token\np50, ms", "\np90", "\np99", "tokens/s", f"speed of\n{first}\nover this")
+    for batch, found in summaries.items():
         table.add_row(f"batch {batch}", style="dim")
-        for name, its in own.get("summary", {}).items():
+        for name, its in found.items():
             steps, ratio = its["step_s"], its.get("first_against_it")
             table.add_row(
                 f"  {name_of(name)}", f"{1e3 * its['prefill_s']['median']:.1f}", *(f"{1e3 * steps[f'p{p}']:.2f}" for p in contest.POINTS),
                 f"{its['tokens_per_s']['median']:,.1f}", f"{ratio['ratio']:.2f}" if ratio else "")
     console.print(table)
-    for batch, own in part["batches"].items():
-        for line in sentences(own):
-            console.print(f"Batch {batch}: {line}", markup=False)
-    if not result["complete"]:
-        console.print("This run was interrupted: what is above is all that had been measured.", style="bold", markup=False)

@@ -11,15 +11,17 @@ from rich.console import Console
 
 from ..viz import palette
 from . import step_profile_view
-from .throughput_view import HUES, about, name_of, ran, sentences, show, title
+from .throughput_view import HUES, about, name_of, ran, sentences, tables, title
 
-CHART: dict[str, Any] = {"template": "plotly_white", "font_size": 14, "height": 380, "showlegend": False, "margin": {"l": 70, "r": 20, "t": 50, "b": 60}}
+CHART: dict[str, Any] = {
+    "template": "plotly_white", "font_size": 14, "height": 380, "showlegend": False, "margin": {"l": 70, "r": 20, "t": 50, "b": 60},
+}
 
 
 def write(result: dict[str, Any], path: Path) -> None:
     """The page of `bench throughput`, one file that needs no network."""
     text = io.StringIO()
-    show(result, Console(file=text, width=96, highlight=False, color_system=None))
+    tables(result, Console(file=text, width=96, highlight=False, color_system=None))
     figures = [speeds(result), *latencies(result)]
     _page("bench throughput", title(result), about(result), sentences(result["throughput"]), figures, text.getvalue(), path)
 
@@ -29,7 +31,7 @@ def write_latency(result: dict[str, Any], path: Path) -> None:
     from . import latency
 
     text = io.StringIO()
-    latency.show(result, Console(file=text, width=110, highlight=False, color_system=None))
+    latency.tables(result, Console(file=text, width=96, highlight=False, color_system=None))
     parts = [own for own in result["latency"]["batches"].values() if own.get("summary")]
     said = [f"Batch {batch}: {line}" for batch, own in result["latency"]["batches"].items() if own.get("summary") for line in sentences(own)]
     _page("bench latency", latency.title(result), ran(result, parts), said, [tokens(result), prefills(result)], text.getvalue(), path)
@@ -60,7 +62,8 @@ def speeds(result: Mapping[str, Any]) -> Any:
         rounds = [one["tokens_per_s"] for one in part["systems"][name]["rounds"]]
         fig.add_bar(x=[name_of(name)], y=[median], marker_color=colour, width=0.5, hovertemplate="median %{y:,.1f}<extra></extra>")
         fig.add_scatter(
-            x=[name_of(name)] * len(rounds), y=rounds, mode="markers", marker={"color": palette.LIGHT.ink, "size": 8, "symbol": "line-ew-open"},
+            x=[name_of(name)] * len(rounds), y=rounds, mode="markers",
+            marker={"color": "white", "size": 9, "line": {"width": 2, "color": palette.LIGHT.ink}},
             customdata=list(range(1, len(rounds) + 1)), hovertemplate="round %{customdata}: %{y:,.1f}<extra></extra>")
     fig.update_layout(title="Output tokens a second: medians, and every round", **CHART)
     fig.update_yaxes(title="tokens/s", rangemode="tozero")
@@ -85,7 +88,7 @@ def latencies(result: Mapping[str, Any]) -> list[Any]:
         fig.update_layout(title=f"Time to the {what}" if key == "ttft_s" else "Time of a token after the first: a mean of each request", **CHART)
         fig.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.25})
         fig.update_xaxes(title="ms", rangemode="tozero")
-        fig.update_yaxes(title="requests", tickformat=".0%", range=[0, 1.02])
+        fig.update_yaxes(title="share of the requests", tickformat=".0%", range=[0, 1.02])
         figures.append(fig)
     return figures
 

@@ -14,6 +14,7 @@ from .step_profile import KINDS, PARTS
 
 HUES = dict(zip(PARTS, ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B0B0B0"), strict=True))
 ON_HUES = dict(zip(PARTS, ("#FFFFFF", "#FFFFFF", "#FFFFFF", LIGHT.ink, LIGHT.ink), strict=True))
+HEADS = {"products": "products", "other": "rest"}
 WIDTH, LEFT, BAR, GAP = 880, 170, 40, 22
 
 
@@ -45,7 +46,8 @@ def ratio(part: Mapping[str, Any]) -> str:
 STYLE = f"""
 body {{ font: 16px/1.5 system-ui, sans-serif; color: {LIGHT.ink}; background: {LIGHT.ground}; margin: 2rem auto; max-width: 56rem; padding: 0 1rem }}
 h1 {{ font-size: 1.4rem }} h2 {{ font-size: 1.1rem; margin-top: 2rem }} p.small {{ color: {LIGHT.muted}; font-size: .9rem }}
-table {{ border-collapse: collapse }} th, td {{ text-align: right; padding: .25rem .8rem; border-bottom: 1px solid #D5D8DD; font-weight: normal }}
+table {{ border-collapse: collapse }}
+th, td {{ text-align: right; padding: .25rem .7rem; border-bottom: 1px solid #D5D8DD; font-weight: normal; white-space: nowrap }}
 th:first-child {{ text-align: left }} svg {{ max-width: 100%; height: auto }}
 .scroll {{ overflow-x: auto }}
 """
@@ -59,8 +61,8 @@ def write_html(result: Mapping[str, Any], path: Path) -> None:
     body = [
         "<h1>Where the time of a step goes</h1>", f"<p>{escape(title(result))}</p>", _picture(profile), _table(profile),
         "<p class=small>Matrix products: every layer that multiplies by weights, and the output head. Attention: writing keys and values, and "
-        "reading them through the block table. Scheduling: the plan, the update after the step, and the tensors that tell the model of it. Everything else: "
-        "norms, rotations, activations, additions, and the engine around the step.</p>",
+        "reading them through the block table. Scheduling: the plan, the update after the step, and the tensors that tell the model of it. "
+        "Everything else: norms, rotations, activations, additions, and the engine around the step.</p>",
         "<h2>Against its matrix products alone</h2>", _pair(profile["against"]), f"<p>{escape(ratio(profile['against']))}</p>",
         "<p class=small>The products are those of a real step: recorded once with their weights and inputs, then run again between whole steps.</p>",
         f"<p class=small>{escape(about(result))}</p>",
@@ -102,7 +104,7 @@ def _picture(profile: Mapping[str, Any]) -> str:
 
 
 def _table(profile: Mapping[str, Any]) -> str:
-    head = "".join(f"<th>{label}</th>" for label in ("", "steps", "ms a step", *PARTS.values()))
+    head = "".join(f"<th>{label}</th>" for label in ("", "steps", "ms a step", *(HEADS.get(name, label) for name, label in PARTS.items())))
     rows = "".join(
         f"<tr><th>{KINDS[kind]}</th><td>{its['steps']}</td><td>{_mean_ms(its):.2f}</td>"
         + "".join(f"<td>{its['shares'][name]:.1%}</td>" for name in PARTS) + "</tr>" for kind, its in profile["parts"].items())

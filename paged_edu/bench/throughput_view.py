@@ -23,10 +23,21 @@ def name_of(system: str) -> str:
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Print what was measured, in 80 columns."""
-    part, found = result["throughput"], result["throughput"]["summary"]
     console.print(title(result), style="bold", markup=False)
     console.print(about(result), style="dim", markup=False)
-    table = new_table("tokens/s", "middle half", "times its\nspeed has\n" + name_of(next(iter(found))), "low-high", "steps")
+    tables(result, console)
+    for line in sentences(result["throughput"]):
+        console.print(line, markup=False)
+    if result.get("profile", {}).get("parts"):
+        step_profile_view.show(result["profile"], console)
+    if not result["complete"]:
+        console.print("This run was interrupted: what is above is all that had been measured.", style="bold", markup=False)
+
+
+def tables(result: Mapping[str, Any], console: Console) -> None:
+    """Speeds, latencies, and what the batches and the memory held."""
+    found = result["throughput"]["summary"]
+    table = new_table("tokens/s", "middle half", f"speed of\n{name_of(next(iter(found)))}\nover this", "low-high", "steps")
     for name, its in found.items():
         speed, ratio = its["tokens_per_s"], its.get("first_against_it")
         table.add_row(
@@ -37,12 +48,6 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(_batches(found))
     console.print("Of the slots: the share with a token in it, a mean over steps. transformers holds a slot for each place of its padded batch.",
                   style="dim", markup=False)
-    for line in sentences(part):
-        console.print(line, markup=False)
-    if result.get("profile", {}).get("parts"):
-        step_profile_view.show(result["profile"], console)
-    if not result["complete"]:
-        console.print("This run was interrupted: what is above is all that had been measured.", style="bold", markup=False)
 
 
 def title(result: Mapping[str, Any]) -> str:
@@ -62,7 +67,8 @@ def ran(result: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
     """The same of any contests."""
     machine, systems = result["machine"], [its for part in parts for its in part["systems"].values()]
     loads = [one["load_average"] for its in systems for one in its["rounds"] if one["load_average"] is not None]
-    load = f", load average {min(loads):.1f} to {max(loads):.1f}" if loads else ""
+    low_high = dict.fromkeys((f"{min(loads):.1f}", f"{max(loads):.1f}")) if loads else ()
+    load = f", load average {' to '.join(low_high)}" if loads else ""
     runs = counted(max(len(its["rounds"]) for its in systems), "round")
     setup = dict.fromkeys(str(its["about"][key]) for its in systems for key in ("dtype", "quantization") if its["about"].get(key))
     return (f"{runs} in turns, {counted(parts[0]['threads'], 'thread')}, {', '.join(setup)}; {machine['cpu']}{load}; torch {machine['torch']}, "
