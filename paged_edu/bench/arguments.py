@@ -50,7 +50,7 @@ def _add_throughput(what: Any, command: Command) -> None:
         f"{PROG} bench throughput --peer 'mine=./mine --requests {{workload}}'      (its last line: N tok/s)",
     ]).add_argument
     _add_setting(add)
-    add("--workload", type=Path, metavar="FILE", help='requests: [{"prompt": [ids], "n_out": N}, ...] in JSON')
+    add("--workload", type=Path, metavar="FILE", help='JSON: [{"prompt": [ids], "n_out": N}, ...]')
     add("--dataset", default="sharegpt", metavar="NAME", help="or lengths as in: %(default)s, alpaca")
     add("--requests", type=int, default=48, metavar="N", help="of the data set (%(default)s)")
     add("--rate", type=float, metavar="R", help="requests a second (all at once)")

@@ -54,6 +54,9 @@ class Options(Setting):
             integer("--max-model-len", self.max_model_len, 2, 2**20)
         if self.num_gpu_blocks_override is not None:
             integer("--num-gpu-blocks-override", self.num_gpu_blocks_override, 1, 2**31 - 1)
+        for name, default in (("dataset", "sharegpt"), ("requests", 48)):
+            if self.workload is not None and getattr(self, name) != default:
+                raise ValueError(f"--workload {self.workload} brings its requests: --{name} has no meaning beside it")
         if self.profile and "paged" not in self.names:
             raise ValueError(f"--profile looks into 'paged', which is not among --systems {self.systems}")
         taken = {*self.names, *SYSTEMS}

@@ -128,6 +128,7 @@ def started(monkeypatch):
     (["--systems", "paged,paged"], "somebody is named twice"), (["--rounds", "0"], "--rounds must be between 1 and 1000, not 0"),
     (["--requests", "0"], "--requests must be between 1"), (["--rate", "0"], "--rate must be above 0"), (["--dataset", "pile"], "--dataset must be one of"),
     (["--kv-cache-dtype", "int4"], "--kv-cache-dtype must be one of"), (["--peer", "ls"], "--peer must be NAME=COMMAND, not 'ls'"),
+    (["--workload", "w.json", "--requests", "5"], "--workload w.json brings its requests: --requests has no meaning"),
     (["--peer", "paged=ls"], "the name 'paged' is taken"), (["--peer", "a=ls", "--peer", "a=ls"], "two of them have the same name"),
     (["--systems", "orca-max", "--profile", "p.html"], "--profile looks into 'paged'"), (["--json", "/no/such/folder/p.json"], "the directory"),
     (["--load", "/no/such.json"], "/no/such.json: No such"), (["--load", "x.json", "--rounds", "2"], "--rounds has no meaning beside it"),
