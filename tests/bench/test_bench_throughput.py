@@ -3,6 +3,7 @@ import io
 import json
 import random
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -126,7 +127,8 @@ def started(monkeypatch):
 @pytest.mark.parametrize(("flags", "message"), [
     (["--systems", "paged,vllm"], "--systems must be one of 'paged', 'orca-max'"), (["--systems", "transformers"], "must be one of ours: paged,"),
     (["--systems", "paged,paged"], "somebody is named twice"), (["--rounds", "0"], "--rounds must be between 1 and 1000, not 0"),
-    (["--requests", "0"], "--requests must be between 1"), (["--rate", "0"], "--rate must be above 0"), (["--dataset", "pile"], "--dataset must be one of"),
+    (["--requests", "0"], "--requests must be between 1"), (["--rate", "0"], "--rate must be above 0"),
+    (["--dataset", "pile"], "--dataset must be one of"),
     (["--kv-cache-dtype", "int4"], "--kv-cache-dtype must be one of"), (["--peer", "ls"], "--peer must be NAME=COMMAND, not 'ls'"),
     (["--workload", "w.json", "--requests", "5"], "--workload w.json brings its requests: --requests has no meaning"),
     (["--peer", "paged=ls"], "the name 'paged' is taken"), (["--peer", "a=ls", "--peer", "a=ls"], "two of them have the same name"),
@@ -145,7 +147,8 @@ def test_bad_flags_are_refused_before_anything_runs(capsys, started, flags, mess
 @pytest.mark.parametrize(("text", "message"), [
     ("[", "no JSON"), ("[]", "must be a list of requests"), ("[5]", 'request 0 must be an object with "prompt" and "n_out"'),
     ('[{"prompt": [1]}]', "request 0 must be an object"), ('[{"prompt": [1], "n_out": 2}, {"prompt": [], "n_out": 2}]', "request 1: prompt must be"),
-    ('[{"prompt": [1, "a"], "n_out": 2}]', "request 0: prompt[1] must be an integer, not 'a'"), ('[{"prompt": "hi", "n_out": 2}]', "list of token ids"),
+    ('[{"prompt": [1, "a"], "n_out": 2}]', "request 0: prompt[1] must be an integer, not 'a'"),
+    ('[{"prompt": "hi", "n_out": 2}]', "list of token ids"),
     ('[{"prompt": [1], "n_out": 0}]', "request 0: n_out must be at least 1, not 0"), ('[{"prompt": [1], "n_out": 2, "n": 1}]', "a field 'n'"),
     ('[{"prompt": [64], "n_out": 2}]', "has token 64, and the model's tokens end at 63"),
     ('[{"prompt": [1, 2], "n_out": 63}]', "2 tokens of prompt and 63 of output are 65, and the longest may be 64"),
@@ -211,7 +214,7 @@ def test_times_and_tokens_of_every_request(tiny):
     hf = Transformers(request_path(tiny), torch.float64, torch.device("cpu"), 64).serve(ASKED)
     for run in (served, hf):
         assert [len(times) for times in run.times] == [len(tokens) for tokens in run.tokens] == [4, 9, 1]
-        assert all(0 < a < b <= run.seconds for times in run.times for a, b in zip(times, times[1:], strict=False))
+        assert all(0 < a < b <= run.seconds for times in run.times for a, b in pairwise(times))
     assert served.tokens == hf.tokens
     assert hf.running == [3, 2, 2, 2, 1, 1, 1, 1, 1]
     assert hf.held[:2] == pytest.approx([(9 + 3) / (3 * 6), (4 + 4) / (3 * 7)])
@@ -232,7 +235,8 @@ def test_transformers_batches_have_room_for_their_longest(tiny):
 
 
 @pytest.mark.parametrize(("code", "message"), [
-    ("print('done')", "no 'N tok/s': 'done'"), ("print('0 tok/s')", "no 'N tok/s'"), ("import sys; sys.exit('out of memory')", "exit code 1: out of memory"),
+    ("print('done')", "no 'N tok/s': 'done'"), ("print('0 tok/s')", "no 'N tok/s'"),
+    ("import sys; sys.exit('out of memory')", "exit code 1: out of memory"),
 ])
 def test_other_programs_say_how_fast_they_were(tmp_path, code, message):
     with pytest.raises(ValueError, match=message):
@@ -309,13 +313,14 @@ def test_the_products_are_run_again_with_the_same_weights(tiny):
             step_profile.check(Ours(llm), 15)
 
 
-def test_the_page_holds_up_without_a_profile(tiny):
+def test_a_run_of_somebody_who_only_says_how_fast_it_was_is_shown():
     out = io.StringIO()
-    result = {"options": {"workload": "w.json", "model": "m", "rate": None}, "machine": {"cpu": "c", "torch": "2", "transformers": "5", "date": "2026-01-01"},
-              "complete": False, "throughput": {"at_once": True, "requests": 1, "output_tokens": 4, "threads": 1, "left_out": {}, "systems": {}}}
     rounds = [{"seconds": 1.0, "tokens_per_s": 4.0, "load_average": None}]
-    part = result["throughput"]
-    part["systems"] = {"paged": {"about": {}, "rounds": rounds}}
+    part = {"at_once": True, "requests": 1, "output_tokens": 4, "threads": 1, "left_out": {}, "systems": {"paged": {"about": {}, "rounds": rounds}}}
     part["summary"] = contest.summary(part)
+    result = {
+        "options": {"workload": "w.json", "model": "m", "rate": None}, "complete": False, "throughput": part,
+        "machine": {"cpu": "c", "torch": "2", "transformers": "5", "date": "2026-01-01"},
+    }
     throughput_view.show(result, Console(file=out, width=80))
     assert "interrupted" in out.getvalue()
