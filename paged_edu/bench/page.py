@@ -4,6 +4,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from .throughput_view import HUES, about, name_of, ran, sentences, tables, title
 CHART: dict[str, Any] = {
     "template": "plotly_white", "font_size": 14, "height": 380, "showlegend": False, "margin": {"l": 70, "r": 20, "t": 50, "b": 60},
 }
+DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def write(result: dict[str, Any], path: Path) -> None:
@@ -77,17 +79,18 @@ def latencies(result: Mapping[str, Any]) -> list[Any]:
     part, figures = result["throughput"], []
     for key, what in (("ttft_s", "first token"), ("tpot_s", "a token after the first")):
         fig = Figure()
-        for name, colour in _colours(part["summary"]).items():
+        for (name, colour), dash in zip(_colours(part["summary"]).items(), cycle(DASHES), strict=False):
             values = sorted(1e3 * x for one in part["systems"][name]["rounds"] for x in one.get(key, ()))
             if values:
                 shares = [(i + 1) / len(values) for i in range(len(values))]
-                fig.add_scatter(x=values, y=shares, mode="lines", line={"color": colour, "width": 2, "shape": "hv"}, name=name_of(name),
+                fig.add_scatter(x=values, y=shares, mode="lines", name=name_of(name),
+                                line={"color": colour, "width": 2, "shape": "hv", "dash": dash},
                                 hovertemplate="%{y:.0%} within %{x:,.1f} ms")
         if not fig.data:
             continue
         fig.update_layout(title=f"Time to the {what}" if key == "ttft_s" else "Time of a token after the first: a mean of each request", **CHART)
         fig.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.25})
-        fig.update_xaxes(title="ms", rangemode="tozero")
+        fig.update_xaxes(title="ms", range=[0, 1.03 * max(max(line.x) for line in fig.data)])
         fig.update_yaxes(title="share of the requests", tickformat=".0%", range=[0, 1.02])
         figures.append(fig)
     return figures
