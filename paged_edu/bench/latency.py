@@ -19,7 +19,8 @@ from .contenders import Advance
 from .contest import Begin, Setting
 from .memory_view import new_table
 from .request_list import Asked
-from .throughput_view import name_of, ran, sentences
+from .step_profile_view import ms
+from .throughput_view import name_of, ran, rate, sentences
 
 LARGEST_BATCH = 4096
 QUICK_OUTPUT = 24
@@ -136,6 +137,6 @@ def tables(result: Mapping[str, Any], console: Console) -> None:
         for name, its in found.items():
             steps, ratio = its["step_s"], its.get("first_against_it")
             table.add_row(
-                f"  {name_of(name)}", f"{1e3 * its['prefill_s']['median']:.1f}", *(f"{1e3 * steps[f'p{p}']:.2f}" for p in contest.POINTS),
-                f"{its['tokens_per_s']['median']:,.1f}", f"{ratio['ratio']:.2f}" if ratio else "")
+                f"  {name_of(name)}", ms(its["prefill_s"]["median"]), *(ms(steps[f"p{p}"]) for p in contest.POINTS),
+                rate(its["tokens_per_s"]["median"]), f"{ratio['ratio']:.2f}" if ratio else "")
     console.print(table)

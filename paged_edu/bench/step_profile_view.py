@@ -23,13 +23,19 @@ def show(profile: Mapping[str, Any], console: Console) -> None:
     console.print("\nWhere the time of a step goes", style="bold", markup=False)
     table = new_table("steps", "ms", "matrix\nproducts", "atten-\ntion", "samp-\nling", "sched-\nuling", "rest")
     for kind, its in profile["parts"].items():
-        table.add_row(KINDS[kind], f"{its['steps']}", f"{_mean_ms(its):.2f}", *(f"{its['shares'][name]:.1%}" for name in PARTS))
+        table.add_row(KINDS[kind], f"{its['steps']}", _mean_ms(its), *(f"{its['shares'][name]:.1%}" for name in PARTS))
     console.print(table)
     console.print(ratio(profile["against"]), markup=False)
 
 
-def _mean_ms(its: Mapping[str, Any]) -> float:
-    return float(1e3 * its["seconds"] / its["steps"])
+def ms(seconds: float) -> str:
+    """A time under a heading that says ms: three or four digits; where it says s itself, seconds."""
+    value = 1e3 * seconds
+    return f"{seconds:.1f} s" if seconds >= 10 else f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _mean_ms(its: Mapping[str, Any]) -> str:
+    return ms(its["seconds"] / its["steps"])
 
 
 def ratio(part: Mapping[str, Any]) -> str:
@@ -89,7 +95,7 @@ def _picture(profile: Mapping[str, Any]) -> str:
     y = 36
     for kind, its in profile["parts"].items():
         body += [_text(LEFT - 12, y + 17, KINDS[kind], anchor="end"),
-                 _text(LEFT - 12, y + 34, f"{its['steps']} of {_mean_ms(its):.1f} ms", LIGHT.muted, "end")]
+                 _text(LEFT - 12, y + 34, f"{its['steps']} of {_mean_ms(its)} ms", LIGHT.muted, "end")]
         x = float(LEFT)
         for name, label in PARTS.items():
             share = its["shares"][name]
@@ -106,7 +112,7 @@ def _picture(profile: Mapping[str, Any]) -> str:
 def _table(profile: Mapping[str, Any]) -> str:
     head = "".join(f"<th>{label}</th>" for label in ("", "steps", "ms a step", *(HEADS.get(name, label) for name, label in PARTS.items())))
     rows = "".join(
-        f"<tr><th>{KINDS[kind]}</th><td>{its['steps']}</td><td>{_mean_ms(its):.2f}</td>"
+        f"<tr><th>{KINDS[kind]}</th><td>{its['steps']}</td><td>{_mean_ms(its)}</td>"
         + "".join(f"<td>{its['shares'][name]:.1%}</td>" for name in PARTS) + "</tr>" for kind, its in profile["parts"].items())
     return f"<div class=scroll><table><tr>{head}</tr>{rows}</table></div>"
 

@@ -41,13 +41,19 @@ def tables(result: Mapping[str, Any], console: Console) -> None:
     for name, its in found.items():
         speed, ratio = its["tokens_per_s"], its.get("first_against_it")
         table.add_row(
-            name_of(name), f"{speed['median']:,.1f}", f"{speed['low']:,.1f}-{speed['high']:,.1f}", f"{ratio['ratio']:.2f}" if ratio else "",
-            f"{ratio['low']:.2f}-{ratio['high']:.2f}" if ratio else "", f"{its['steps']:,.0f}" if "steps" in its else "")
+            name_of(name), rate(speed["median"]), f"{rate(speed['low'])}-{rate(speed['high'])}" if its["rounds"] > 1 else "",
+            f"{ratio['ratio']:.2f}" if ratio else "", f"{ratio['low']:.2f}-{ratio['high']:.2f}" if ratio and its["rounds"] > 1 else "",
+            f"{its['steps']:,.0f}" if "steps" in its else "")
     console.print(table)
     console.print(_latencies(found))
     console.print(_batches(found))
     console.print("Of the slots: the share with a token in it, a mean over steps. transformers holds a slot for each place of its padded batch.",
                   style="dim", markup=False)
+
+
+def rate(tokens_per_s: float) -> str:
+    """Tokens a second, to three digits where there are few."""
+    return f"{tokens_per_s:,.1f}" if tokens_per_s >= 10 else f"{tokens_per_s:.2f}"
 
 
 def title(result: Mapping[str, Any]) -> str:
@@ -75,16 +81,12 @@ def ran(result: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
             f"transformers {machine['transformers']}, {machine['date'][:10]}")
 
 
-def _ms(seconds: float) -> str:
-    ms = 1e3 * seconds
-    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}"
-
-
 def _latencies(found: Mapping[str, Any]) -> Any:
-    table = new_table("first token\np50, ms", "\np90", "\np99", "token after it\np50, ms", "\np90", "\np99")
+    table = new_table("first token\np50, ms", "\np90", "\np99", "next token\np50, ms", "\np90", "\np99")
     for name, its in found.items():
         if "ttft_s" in its:
-            table.add_row(name_of(name), *(_ms(its[key][f"p{p}"]) if key in its else "" for key in ("ttft_s", "tpot_s") for p in POINTS))
+            cells = (step_profile_view.ms(its[key][f"p{p}"]) if key in its else "" for key in ("ttft_s", "tpot_s") for p in POINTS)
+            table.add_row(name_of(name), *cells)
     return table
 
 
@@ -104,7 +106,8 @@ def sentences(part: Mapping[str, Any]) -> list[str]:
     for name in others:
         its = part["summary"][name]["first_against_it"]
         times = f"{its['ratio']:.2f} times the tokens of {name_of(name)} in a second"
-        lines.append(f"{name_of(first)} writes {times} (in single rounds {its['low']:.2f} to {its['high']:.2f}).")
+        rounds = f" (in single rounds {its['low']:.2f} to {its['high']:.2f})" if its["low"] < its["high"] else ""
+        lines.append(f"{name_of(first)} writes {times}{rounds}.")
     return [*lines, *same_tokens(part), *reasons(part)]
 
 
