@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.cache import KVCache, LayerCache
@@ -54,7 +53,7 @@ class CausalLM(nn.Module, ABC):
     """What `loader` and the runners ask of an architecture. A subclass is built by ``cls(spec)`` and overrides every abstract method."""
 
     spec: ModelSpec
-    lm_head: nn.Linear
+    lm_head: nn.Module
     """The output head, ``[vocab_size, hidden_size]``, without a bias."""
 
     @property
@@ -90,7 +89,18 @@ class CausalLM(nn.Module, ABC):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[R, hidden_size]`` -> ``[R, vocab_size]``, in the model's dtype."""
-        return F.linear(hidden, self.lm_head.weight)
+        logits: Tensor = self.lm_head(hidden)
+        return logits
+
+    def weight_bytes(self) -> int:
+        """Memory of all weights; a tied head is one tensor under two names, and counts once."""
+        storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in (*self.parameters(), *self.buffers())}
+        return sum(storages.values()) + sum(int(getattr(module, "packed_bytes", 0)) for module in self.modules())
+
+    def num_weights(self) -> int:
+        """How many numbers the weights are, those that int8 layers hold as codes too."""
+        packed = sum(int(getattr(module, "packed_weights", 0)) for module in self.modules())
+        return sum(parameter.numel() for parameter in self.parameters()) + packed
 
 
 LARGEST_INT = 2**31 - 1
