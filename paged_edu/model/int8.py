@@ -24,23 +24,21 @@ from .layers import Conv1D
 ENGINE = "x86"
 CODES = 127
 """Inputs get codes from -127 to 127, stored with 128 added: the engine's are unsigned."""
-WEIGHT_CODES = (127, 64)
-"""The largest code of a weight, by what the processor adds exactly (see `largest_code`)."""
 _TINY = torch.finfo(torch.float32).tiny
 
 
 class Int8Linear(nn.Module):
     """``y = x @ W.T + b`` with W, ``[out, in]``, held as int8 codes in the engine's own order; x and y are float32.
 
-    ``largest``: of the codes, one of `WEIGHT_CODES`; None: what this processor can multiply.
+    ``pairs``: whether pairs of weights are bounded as well, see `quantise_rows`; None: if this processor needs it.
     """
 
     bias: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, largest: int | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, pairs: bool | None = None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        codes, scales = quantise_rows(weight.detach(), largest_code() if largest is None else largest)
+        codes, scales = quantise_rows(weight.detach(), adds_pairs_in_16_bits() if pairs is None else pairs)
         self.packed = _pack(codes, scales)
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
@@ -65,9 +63,17 @@ class Int8Linear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-def quantise_rows(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-    """Codes, int8 as ``weight`` is shaped, and scales ``[out]``: the largest weight of a row (an output channel) gets the code ``largest``."""
-    scales = weight.abs().amax(1, keepdim=True).div_(largest).clamp_min_(_TINY)
+def quantise_rows(weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor]:
+    """Codes, int8 as ``weight`` is shaped, and scales ``[out]``: the largest weight of a row (an output channel) gets the code 127.
+
+    With ``pairs`` the largest sum of two neighbours, columns 2i and 2i + 1, gets 127 where that is more: rounded, no two codes add up to
+    more than 128. That makes the steps of a row a third wider or so, and at most twice as wide, which is what 7 bits for all would be.
+    """
+    largest = weight.abs().amax(1, keepdim=True)
+    if pairs and weight.shape[1] > 1:
+        even = weight.shape[1] // 2 * 2
+        largest = torch.maximum(largest, (weight[:, :even:2] + weight[:, 1::2]).abs().amax(1, keepdim=True))
+    scales = largest.div_(CODES).clamp_min_(_TINY)
     return (weight / scales).round_().to(torch.int8), scales[:, 0]
 
 
@@ -93,12 +99,12 @@ def _pack(codes: Tensor, scales: Tensor) -> Any:
 
 # -- what this machine can do ------------------------------------------------------------------------------------------------------
 @cache
-def largest_code() -> int:
-    """The largest weight code with which the engine's sums are exact on this processor: asked of the engine, not of a list of processors.
+def adds_pairs_in_16_bits() -> bool:
+    """Whether sums are exact only with pairs of weights bounded, as `quantise_rows` can: asked of the engine, not of a list of processors.
 
-    Without VNNI instructions x86 processors add two products of an input's code, up to 255 as it is stored, and a weight's in 16 bits, and
-    what is beyond 32767 is cut off without a word: 255 * (127 + 127) is, 255 * (64 + 64) is not. So there weights have 7 bits. Raises
-    UnsupportedError where sums are not exact even so.
+    Without VNNI instructions x86 processors add two neighbouring products, of an input's code, up to 255 as it is stored, and a weight's, in 16
+    bits, and what is beyond 32767 is cut off without a word: 255 * (127 + 127) is, 255 * 128 is not, and products of two signs never are.
+    Raises UnsupportedError where sums are not exact even so.
     """
     width = 256
     inputs = torch.full((5, width), float(CODES))
@@ -106,13 +112,17 @@ def largest_code() -> int:
     inputs[2, ::2] = -CODES
     inputs[3, 1::3] = 0
     inputs[4] = torch.arange(width) % CODES
-    for largest in WEIGHT_CODES:
-        codes = torch.full((64, width), largest, dtype=torch.int8)
-        codes[::2] *= -1
-        codes[::3, ::3] *= -1
+    full = torch.full((64, width), CODES, dtype=torch.int8)
+    full[::2] *= -1
+    bounded = torch.full((64, width), 64, dtype=torch.int8)
+    # Pairs that just meet the bound. Were others than 2i and 2i + 1 added, then the second kind would have 127 beside 127.
+    for start, quad in ((1, (127, 1, 127, 1)), (2, (1, 127, 127, 1)), (3, (127, -127, -127, 127))):
+        bounded[start::4] = torch.tensor(quad, dtype=torch.int8).repeat(width // 4)
+    bounded[32:] *= -1
+    for codes, pairs in ((full, False), (bounded, True)):
         found = _multiply(inputs / CODES, _pack(codes, torch.ones(len(codes)))) * CODES
         if torch.allclose(found, inputs @ codes.float().T, rtol=1e-6):
-            return largest
+            return pairs
     raise UnsupportedError(f"quantization='int8' is not served on this processor: torch's {ENGINE} engine does not add its products exactly")
 
 
@@ -128,7 +138,7 @@ def check_served(device: torch.device, dtype: torch.dtype) -> None:
             f"quantization='int8' needs torch's quantised engine {ENGINE!r}; torch {torch.__version__} on this {platform.machine() or 'machine'} has "
             f"{', '.join(map(repr, engines)) or 'none'}: leave quantization out"
         )
-    largest_code()
+    adds_pairs_in_16_bits()
 
 
 # -- a whole model -----------------------------------------------------------------------------------------------------------------

@@ -97,7 +97,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = (self.gate_proj(x), self.up_proj(x)) if self.gate_up_proj is None else self.gate_up_proj(x).chunk(2, dim=-1)
-        out: Tensor = self.down_proj(self.act(gate) * up)
+        # Some activations take other instructions for a strided input, with other last bits; half of one row is never strided.
+        out: Tensor = self.down_proj(self.act(gate.contiguous()) * up)
         return out
 
 

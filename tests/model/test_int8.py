@@ -11,7 +11,7 @@ from logits import difference, prompts, run
 
 from paged_edu.checks import UnsupportedError
 from paged_edu.model import int8
-from paged_edu.model.int8 import CODES, Int8Linear, largest_code, quantise_model, quantise_rows
+from paged_edu.model.int8 import CODES, Int8Linear, adds_pairs_in_16_bits, quantise_model, quantise_rows
 from paged_edu.model.layers import Conv1D
 from paged_edu.model.loader import load_model, resolve
 
@@ -49,26 +49,39 @@ def test_the_sums_are_exact(inside, outside):
         weight[::2] *= -1
         x = torch.full((5, inside), 3.0 * sign)
         x[1, ::2] *= -1
-        want = x.double() @ weight.double().T
+        codes, scales = quantise_rows(weight, adds_pairs_in_16_bits())
+        want = x.double() @ (codes * scales[:, None]).double().T
         assert Int8Linear(weight)(x).double().sub(want).abs().max() <= 1e-5 * want.abs().max()
 
 
 def test_the_error_is_that_of_the_codes():
     """Of a weight and of an input at most half a step, so the square root of the sums of squares, and no more, of an output."""
     weight, x = random(300, 400), random(50, 400, seed=1)
-    steps = 1 / math.sqrt(12) * torch.tensor([weight.abs().amax(1).mean() / largest_code(), x.abs().amax(1).mean() / CODES])
+    steps = 1 / math.sqrt(12) * torch.tensor([quantise_rows(weight, adds_pairs_in_16_bits())[1].mean(), x.abs().amax(1).mean() / CODES])
     expected = float(steps.norm()) * math.sqrt(400)
     found = float((Int8Linear(weight)(x) - x @ weight.T).pow(2).mean().sqrt())
     assert found == pytest.approx(expected, rel=0.1)
 
 
-@pytest.mark.parametrize("largest", int8.WEIGHT_CODES)
-def test_each_channel_has_its_own_scale(largest):
-    weight = random(4, 60) * torch.tensor([[1e-8], [1.0], [1e8], [0.0]])
-    codes, scales = quantise_rows(weight, largest)
-    assert codes.abs().amax(1).tolist() == [largest, largest, largest, 0]
+@pytest.mark.parametrize("pairs", [False, True])
+def test_each_channel_has_its_own_scale(pairs):
+    weight = random(4, 61) * torch.tensor([[1e-8], [1.0], [1e8], [0.0]])
+    codes, scales = quantise_rows(weight, pairs)
+    assert codes.abs().amax(1).tolist() == [127, 127, 127, 0] or pairs
     assert (codes * scales[:, None] - weight).abs().amax(1).le(scales * 0.5001).all()
-    assert not Int8Linear(weight, largest=64)(random(3, 60))[:, 3].any()
+    assert not Int8Linear(weight, pairs=pairs)(random(3, 61))[:, 3].any()
+
+
+def test_no_pair_of_bounded_weights_leaves_16_bits():
+    weight = random(2000, 64)
+    weight[:500] = weight[:500].sign()
+    weight[500:1000] = weight[500:1000].abs()
+    full, bounded = (quantise_rows(weight, pairs) for pairs in (False, True))
+    products = [255 * (codes.int().clamp_min(0)[:, ::2] + codes.int().clamp_min(0)[:, 1::2]) for codes, _ in (full, bounded)]
+    assert products[0].max() == 255 * 254
+    assert 255 * 127 <= products[1].max() <= 255 * 128 <= 2**15 - 1
+    assert 1.1 < (bounded[1] / full[1])[1000:].mean() < 1.6
+    assert (bounded[1] / full[1]).max() == 2
 
 
 def test_rows_of_nothing_and_rows_that_are_not_finite():
@@ -106,9 +119,11 @@ def test_joined_layers_are_the_same_layers_side_by_side(variant, tmp_path):
     quantise_model(apart)
     assert isinstance(model.layers[0].self_attn.qkv_proj, Int8Linear)
     assert isinstance(apart.layers[0].self_attn.q_proj, Int8Linear)
-    sequences = prompts()
-    for ours, theirs in zip(run(model, sequences, [99] * 3, dtype=torch.float32), run(apart, sequences, [99] * 3, dtype=torch.float32)):
-        assert torch.equal(ours, theirs)
+    x = random(5, model.spec.hidden_size)
+    for block, other in zip(model.layers, apart.layers):
+        ours, theirs = block.self_attn, other.self_attn
+        assert torch.equal(ours.qkv_proj(x), torch.cat([theirs.q_proj(x), theirs.k_proj(x), theirs.v_proj(x)], 1))
+        assert torch.equal(block.mlp(x), other.mlp(x))
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "grouped queries"])
@@ -130,6 +145,21 @@ def test_a_model_of_int8_layers_is_nearly_the_same_model(variant, tmp_path):
     assert 0 < difference(got, want) < 0.15 * scale
 
 
+@pytest.mark.parametrize("variant", ["tiny-shakespeare", "attention and mlp biases, gelu", "grouped queries", "qwen3"])
+def test_a_sequences_bits_do_not_depend_on_the_batch(variant, tmp_path):
+    """Logits of three sequences side by side and one by one, whole and token by token."""
+    folder = resolve(variant) if variant == "tiny-shakespeare" else tmp_path
+    if folder is tmp_path:
+        random_llama(folder, variant)
+    model, _ = load_model(folder, torch.float32, "cpu")
+    quantise_model(model)
+    sequences = prompts()
+    for size in (99, 1):
+        together = run(model, sequences, [size] * 3, dtype=torch.float32)
+        for tokens, rows in zip(sequences, together):
+            assert torch.equal(run(model, [tokens], [size], dtype=torch.float32)[0], rows)
+
+
 # -- where it is refused -----------------------------------------------------------------------------------------------------------
 def test_devices_and_types_that_are_not_served():
     with pytest.raises(UnsupportedError, match="quantization='int8' is served on a CPU only, not on 'cuda:1'"):
@@ -146,13 +176,17 @@ def test_a_machine_without_the_engine(monkeypatch):
         int8.check_served(torch.device("cpu"), torch.float32)
 
 
-@pytest.mark.parametrize(("beyond", "expected"), [(1e9, 127), (100, 64), (10, None)])
-def test_what_the_processor_cuts_off_decides_how_large_codes_get(monkeypatch, beyond, expected):
-    """A processor that cuts off products of codes beyond a size."""
-    monkeypatch.setattr(int8, "_pack", lambda codes, scales: codes.float().clamp(-beyond, beyond).T)
-    monkeypatch.setattr(int8, "_multiply", lambda x, packed: x @ packed)
+@pytest.mark.parametrize(("beyond", "expected"), [(1e9, False), (2**15 - 1, True), (2**14, None)])
+def test_what_the_processor_cuts_off_decides_about_pairs(monkeypatch, beyond, expected):
+    """A processor that cuts the sum of two products off beyond a size; inputs are stored with 128 added, which is taken off afterwards."""
+    def multiply(x, packed):
+        products = ((x * CODES).round() + 128)[:, None] * packed
+        return ((products[:, :, ::2] + products[:, :, 1::2]).clamp(-beyond, beyond).sum(2) - 128 * packed.sum(1)) / CODES
+
+    monkeypatch.setattr(int8, "_pack", lambda codes, scales: codes.float())
+    monkeypatch.setattr(int8, "_multiply", multiply)
     if expected is not None:
-        assert largest_code.__wrapped__() == expected
+        assert adds_pairs_in_16_bits.__wrapped__() is expected
         return
     with pytest.raises(UnsupportedError, match="does not add its products exactly"):
-        largest_code.__wrapped__()
+        adds_pairs_in_16_bits.__wrapped__()
