@@ -1,8 +1,8 @@
 """`paged-edu bench perplexity`: what fewer bits cost, of keys and values or of the weights, as the model's perplexity on a text.
 
 Each window of the text is a prompt whose tokens' log-probabilities the engine reports (`SamplingParams.prompt_logprobs`). Prompts too write
-their keys and values and read them back through the block table, so what is measured is the cache that serving uses. Every combination of weights and cache
-sees the same windows.
+their keys and values and read them back through the block table, so what is measured is the cache that serving uses. Every combination of weights
+and cache sees the same windows.
 """
 from __future__ import annotations
 
@@ -94,8 +94,10 @@ def run(options: Options, json_file: Path | None = None) -> int:
     for name in ("weights", "MiB", "KV cache", "KiB a block", "perplexity", "ratio", "most likely token differs"):
         table.add_column(name, justify="left" if name in ("weights", "KV cache") else "right")
     for row in found["rows"]:
-        table.add_row(row["quantization"] or "none", f"{row['weight_bytes'] / 2**20:.1f}", row["kv_cache_dtype"], f"{row['bytes_per_block'] / 1024:.1f}", f"{row['perplexity']:.4f}",
-                      f"{row['ratio']:.5f}", f"{row['other_top_token']:.2%}")
+        table.add_row(
+            row["quantization"] or "none", f"{row['weight_bytes'] / 2**20:.1f}", row["kv_cache_dtype"], f"{row['bytes_per_block'] / 1024:.1f}",
+            f"{row['perplexity']:.4f}", f"{row['ratio']:.5f}", f"{row['other_top_token']:.2%}",
+        )
     Console().print(table)
     if json_file is not None:
         json_file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

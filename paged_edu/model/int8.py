@@ -56,8 +56,8 @@ class Int8Linear(nn.Module):
 
     @property
     def packed_weights(self) -> int:
-        """How many weights the codes stand for."""
-        return self.in_features * self.out_features
+        """How many numbers the codes and the bias stand for."""
+        return self.out_features * (self.in_features + (self.bias is not None))
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
