@@ -91,12 +91,12 @@ def run(options: Options, json_file: Path | None = None) -> int:
         checks.writable_file("--json", json_file)
     found = measure(options)
     table = Table(title=f"{found['model']}: {found['windows']} windows of {found['window']} tokens of {found['text']}")
-    for name in ("weights", "MiB", "KV cache", "KiB a block", "perplexity", "ratio", "most likely token differs"):
-        table.add_column(name, justify="left" if name in ("weights", "KV cache") else "right")
+    for name in ("weights, KV", "KiB a block", "perplexity", "ratio", "most likely token differs"):
+        table.add_column(name, justify="left" if name == "weights, KV" else "right")
     for row in found["rows"]:
         table.add_row(
-            row["quantization"] or "none", f"{row['weight_bytes'] / 2**20:.1f}", row["kv_cache_dtype"], f"{row['bytes_per_block'] / 1024:.1f}",
-            f"{row['perplexity']:.4f}", f"{row['ratio']:.5f}", f"{row['other_top_token']:.2%}",
+            f"{row['quantization'] or 'none'}, {row['kv_cache_dtype']}", f"{row['bytes_per_block'] / 1024:.1f}", f"{row['perplexity']:.4f}",
+            f"{row['ratio']:.5f}", f"{row['other_top_token']:.2%}",
         )
     Console().print(table)
     if json_file is not None:

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 from ..checks import UnsupportedError
 from .layers import Conv1D
+from .smoothing import smooth_model
+from .spec import CausalLM
 
 ENGINE = "x86"
 CODES = 127
@@ -142,11 +144,12 @@ def check_served(device: torch.device, dtype: torch.dtype) -> None:
 
 
 # -- a whole model -----------------------------------------------------------------------------------------------------------------
-def quantise_model(model: nn.Module) -> None:
-    """Put an `Int8Linear` in the place of every linear layer, in place, and let go of each layer's own weight at once.
+def quantise_model(model: CausalLM) -> None:
+    """Smooth the inputs (`smoothing`), then put an `Int8Linear` in the place of every linear layer and let go of each one's own weight at once.
 
     Layers that read the same input (a module's ``JOINED``) become one, which computes the input's codes once for all.
     """
+    smooth_model(model)
     for module in list(model.modules()):
         for joined, names in getattr(module, "JOINED", {}).items():
             parts = [getattr(module, name) for name in names]

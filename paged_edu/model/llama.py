@@ -9,7 +9,7 @@ smaller (Paper §3: what the cache costs is what limits the batch). As there, ``
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from ..attention.cache import LayerCache
 from ..attention.metadata import Attend, AttentionMetadata
 from .layers import Embedding, Linear, RMSNorm, activation
 from .rope import RotaryEmbedding, Rotation, read_rope, rotate
-from .spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, read_flag, read_int, read_positive
+from .spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, Smoothable, read_flag, read_int, read_positive
 
 # Rotary frequencies that old checkpoints store, with each layer or once.
 _ROPE_BUFFER = re.compile(r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
@@ -149,6 +149,18 @@ class Llama(CausalLM):
     @property
     def embedding(self) -> Embedding:
         return self.embed_tokens
+
+    def smoothable(self) -> Iterator[Smoothable]:
+        """Between each norm and what reads it, and between `MLP`'s up and down: what gate gives is only a factor there."""
+        block: Any      # torch types what a module holds as Tensor or Module
+        for block in self.layers:
+            attn, mlp = block.self_attn, block.mlp
+            yield Smoothable([block.input_layernorm.weight], [attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight], attn.q_proj)
+            yield Smoothable([block.post_attention_layernorm.weight], [mlp.gate_proj.weight, mlp.up_proj.weight], mlp.gate_proj)
+            up = [mlp.up_proj.weight] if mlp.up_proj.bias is None else [mlp.up_proj.weight, mlp.up_proj.bias]
+            yield Smoothable(up, [mlp.down_proj.weight], mlp.down_proj)
+        head: Any = self.lm_head
+        yield Smoothable([self.norm.weight], [head.weight], head)
 
     @staticmethod
     def rename(name: str) -> str | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,15 @@ class ModelSpec:
     """config.json as it is, for what only the architecture understands."""
 
 
+class Smoothable(NamedTuple):
+    """Channels that ``makers`` make, one a row (or an element), and that ``readers`` read, one a column (see `smoothing`)."""
+
+    makers: Sequence[Tensor]
+    readers: Sequence[Tensor]
+    layer: nn.Module
+    """One that reads them: its input is what the channels hold."""
+
+
 class CausalLM(nn.Module, ABC):
     """What `loader` and the runners ask of an architecture. A subclass is built by ``cls(spec)`` and overrides every abstract method."""
 
@@ -70,6 +79,10 @@ class CausalLM(nn.Module, ABC):
     @abstractmethod
     def rename(name: str) -> str | None:
         """Our parameter's name for a checkpoint tensor's; None: a buffer that is known and not needed."""
+
+    def smoothable(self) -> Iterator[Smoothable]:
+        """Channels whose size may move from where they are made to the weights that read them; none, unless an architecture says so."""
+        yield from ()
 
     def tie_weights(self) -> None:
         """Where the spec ties them, the output head *is* the embedding, one tensor; called again once the weights are in."""
