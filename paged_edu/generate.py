@@ -68,6 +68,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add("--preemption-mode", default="auto", metavar="M", help="auto, recompute or swap (default %(default)s)")
     add("--swap-space", type=float, metavar="GIB", help="host memory to swap to (default: by memory)")
     add("--dtype", default="auto", help="float32, float64, float16, ... (default %(default)s)")
+    add("--quantization", metavar="Q", help="int8: 8-bit weights, on a CPU (default: none)")
     add("--device", default="auto", help="cpu, cuda or cuda:1 (default %(default)s)")
 
 
@@ -81,6 +82,7 @@ def checked(args: argparse.Namespace, *, asks: bool = False) -> tuple[dict[str, 
         "kv_manager": args.kv_manager,
         "model": args.model, "seed": args.seed, "block_size": args.block_size, "num_gpu_blocks_override": args.num_gpu_blocks_override,
         "max_model_len": args.max_model_len, "dtype": args.dtype, "device": args.device,
+        "quantization": args.quantization,
     }
     EngineConfig(**options)
     n = getattr(args, "n", 1)

@@ -32,7 +32,7 @@ def one_thread_for_small_models(llm: LLM, below: int = SMALL_MODEL) -> bool:
         return False
     if any(os.environ.get(name) for name in ENVIRONMENT) or torch.get_num_threads() not in _own_choices():
         return False
-    if sum(parameter.numel() for parameter in runner.model.parameters()) >= below:
+    if runner.model.num_weights() >= below:
         return False
     torch.set_num_threads(1)
     return True

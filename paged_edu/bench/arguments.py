@@ -30,14 +30,16 @@ def add_arguments(commands: Any, command: Command) -> None:
 
 
 def _add_perplexity(what: Any, command: Command) -> None:
-    add = command(what, "perplexity", _perplexity, "measure what a smaller KV cache costs in quality", [
+    add = command(what, "perplexity", _perplexity, "measure what fewer bits for KV cache or weights cost in quality", [
         f"{PROG} bench perplexity --text book.txt", f"{PROG} bench perplexity --text book.txt --model tiny-shakespeare --window 256",
+        f"{PROG} bench perplexity --text book.txt --quantization none int8 --kv-cache-dtype auto",
     ]).add_argument
     add("--text", type=Path, required=True, metavar="FILE", help="a text in UTF-8, cut into windows")
     add("--model", default="smollm2-135m-instruct", metavar="NAME", help="named as for `generate` (%(default)s)")
     add("--dtype", default="auto", metavar="TYPE", help="the model's numbers: auto, float32, ... (%(default)s)")
     add("--kv-cache-dtype", nargs="+", default=["auto", "int8"], metavar="TYPE",
         help="the cache's; the others are compared with the first (auto int8)")
+    add("--quantization", nargs="+", default=["none"], metavar="Q", help="the weights': none, int8, or both to compare (none)")
     add("--window", type=int, default=512, metavar="N", help="tokens of a prompt (%(default)s)")
     add("--windows", type=int, default=40, metavar="N", help="how many prompts, at most (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
@@ -192,7 +194,7 @@ def _memory(args: argparse.Namespace) -> int:
 def _perplexity(args: argparse.Namespace) -> int:
     from . import perplexity
 
-    options = perplexity.Options(args.text, args.model, tuple(args.kv_cache_dtype), args.window, args.windows, args.dtype)
+    options = perplexity.Options(args.text, args.model, tuple(args.kv_cache_dtype), args.window, args.windows, args.dtype, tuple(args.quantization))
     return perplexity.run(options, json_file=args.json)
 
 

@@ -1,14 +1,15 @@
-"""`paged-edu bench perplexity`: what storing keys and values in fewer bits costs, as the model's perplexity on a text.
+"""`paged-edu bench perplexity`: what fewer bits cost, of keys and values or of the weights, as the model's perplexity on a text.
 
 Each window of the text is a prompt whose tokens' log-probabilities the engine reports (`SamplingParams.prompt_logprobs`). Prompts too write
-their keys and values and read them back through the block table, so what is measured is the cache that serving uses. All cache types see
-the same windows.
+their keys and values and read them back through the block table, so what is measured is the cache that serving uses. Every combination of weights
+and cache sees the same windows.
 """
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +34,30 @@ class Options:
     window: int = 512
     windows: int = 40
     dtype: str = "auto"
+    quantizations: tuple[str, ...] = ("none",)
 
     def __post_init__(self) -> None:
         checks.integer("--window", self.window, 2)
         checks.integer("--windows", self.windows, 1)
         if not self.kv_cache_dtypes or len(set(self.kv_cache_dtypes)) < len(self.kv_cache_dtypes):
             raise ValueError(f"--kv-cache-dtype needs one or more different types, such as auto int8, not {' '.join(self.kv_cache_dtypes) or 'none'}")
+        if not self.quantizations or len(set(self.quantizations)) < len(self.quantizations):
+            raise ValueError(f"--quantization needs one or more different kinds, such as none int8, not {' '.join(self.quantizations) or 'nothing'}")
 
 
 def measure(options: Options) -> dict[str, Any]:
-    """Perplexity for each cache type, its ratio to the first one's, and how many tokens' most likely token changed."""
+    """Perplexity for each kind of weights and cache, its ratio to the first one's, and how many tokens' most likely token changed."""
     try:
         text = options.text.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"--text {options.text} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
     rows: list[dict[str, Any]] = []
     first: list[int] = []
-    for kind in options.kv_cache_dtypes:
-        with LLM(options.model, dtype=options.dtype, kv_cache_dtype=kind, max_num_seqs=1, enable_prefix_caching=False) as llm:
+    for weights, kind in product(options.quantizations, options.kv_cache_dtypes):
+        quantization = None if weights == "none" else weights
+        with LLM(
+            options.model, dtype=options.dtype, kv_cache_dtype=kind, quantization=quantization, max_num_seqs=1, enable_prefix_caching=False,
+        ) as llm:
             tokens = list(llm.tokenizer.encode(text, add_special_tokens=False, verbose=False))
             count = min(options.windows, len(tokens) // options.window)
             if not count:
@@ -61,15 +68,16 @@ def measure(options: Options) -> dict[str, Any]:
             windows = [tokens[i * options.window : (i + 1) * options.window] for i in range(count)]
             total, best = 0.0, []
             params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)
-            for window in tqdm(windows, desc=f"KV cache {kind}", unit="window"):
+            for window in tqdm(windows, desc=f"weights {weights}, KV cache {kind}", unit="window"):
                 output = llm.generate([window], params, use_tqdm=False)[0]
                 for token, entry in zip(window[1:], (output.prompt_logprobs or [])[1:], strict=True):
                     total -= entry[token].logprob if entry is not None else math.nan
                     best.append(next(t for t, e in (entry or {}).items() if e.rank == 1))
-            block = llm.memory_plan.bytes_per_block
+            plan = llm.memory_plan
         first = first or best
         rows.append({
-            "kv_cache_dtype": kind, "perplexity": math.exp(total / len(best)), "bytes_per_block": block, "tokens": len(best),
+            "quantization": quantization, "weight_bytes": plan.weight_bytes, "kv_cache_dtype": kind, "bytes_per_block": plan.bytes_per_block,
+            "perplexity": math.exp(total / len(best)), "tokens": len(best),
             "other_top_token": sum(a != b for a, b in zip(first, best, strict=True)) / len(best),
         })
     for row in rows:
@@ -83,11 +91,13 @@ def run(options: Options, json_file: Path | None = None) -> int:
         checks.writable_file("--json", json_file)
     found = measure(options)
     table = Table(title=f"{found['model']}: {found['windows']} windows of {found['window']} tokens of {found['text']}")
-    for name in ("KV cache", "KiB a block", "perplexity", "ratio", "most likely token differs"):
-        table.add_column(name, justify="left" if name == "KV cache" else "right")
+    for name in ("weights, KV", "KiB a block", "perplexity", "ratio", "most likely token differs"):
+        table.add_column(name, justify="left" if name == "weights, KV" else "right")
     for row in found["rows"]:
-        table.add_row(row["kv_cache_dtype"], f"{row['bytes_per_block'] / 1024:.1f}", f"{row['perplexity']:.4f}", f"{row['ratio']:.5f}",
-                      f"{row['other_top_token']:.2%}")
+        table.add_row(
+            f"{row['quantization'] or 'none'}, {row['kv_cache_dtype']}", f"{row['bytes_per_block'] / 1024:.1f}", f"{row['perplexity']:.4f}",
+            f"{row['ratio']:.5f}", f"{row['other_top_token']:.2%}",
+        )
     Console().print(table)
     if json_file is not None:
         json_file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

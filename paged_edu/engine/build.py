@@ -20,6 +20,7 @@ from ..model.catalog import PULLED
 from ..model.checkpoint import read_json
 from ..model.errors import ModelLoadError
 from ..model.gguf_tokenizer import load_gguf_tokenizer
+from ..model.int8 import check_served, quantise_model
 from ..model.loader import choose_dtype, load_model, load_spec, resolve
 from ..sampling.sampler import Sampler
 from ..words import counted
@@ -90,6 +91,8 @@ def _build(config: EngineConfig, path: Path) -> tuple[Engine, MemoryPlan]:
     spec = load_spec(path)
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, spec, device)
+    if config.quantization == "int8":
+        check_served(device, dtype)
     max_model_len = config.max_model_len if config.max_model_len is not None else spec.max_positions
     if max_model_len > spec.max_positions:
         raise ValueError(f"max_model_len is {max_model_len}; {config.model} has positions for {spec.max_positions} tokens")
@@ -99,13 +102,13 @@ def _build(config: EngineConfig, path: Path) -> tuple[Engine, MemoryPlan]:
     if not config.skip_tokenizer_init:
         tokenizer = load_tokenizer(resolve(config.tokenizer) if config.tokenizer is not None else path)
     model, spec = load_model(path, dtype, device)
-    # A tied head is one tensor under two names: count storages.
-    weights = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in (*model.parameters(), *model.buffers())}
+    if config.quantization == "int8":
+        quantise_model(model)
     kv_dtype = torch.int8 if config.kv_cache_dtype == "int8" else dtype
     pages = spec.num_kv_heads, config.block_size, spec.head_dim, kv_dtype
     block_bytes = bytes_per_block(spec.num_layers, *pages)
     sized = config if config.kv_manager == "paged" else replace(config, swap_space=0)
-    plan = plan_blocks(sized, max_model_len, block_bytes, sum(weights.values()), device)
+    plan = plan_blocks(sized, max_model_len, block_bytes, model.weight_bytes(), device)
     cache = KVCache(spec.num_layers, plan.num_blocks, *pages, device, copy_pages=backend.copy_pages)
     cpu_cache = None
     if plan.num_cpu_blocks:

@@ -7,7 +7,7 @@ same model runs on the reference backend and on the kernels.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..attention.cache import LayerCache
 from ..attention.metadata import Attend, AttentionMetadata
 from .layers import Conv1D, Embedding, Linear, activation
-from .spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, read_flag, read_int, read_positive
+from .spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, Smoothable, read_flag, read_int, read_positive
 
 # The causal mask that old checkpoints store with each layer. "h.0.attn.c_attn.bias" is a real bias: match the whole name.
 _MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
@@ -98,6 +98,15 @@ class GPT2(CausalLM):
     @property
     def embedding(self) -> Embedding:
         return self.wte
+
+    def smoothable(self) -> Iterator[Smoothable]:
+        """Between each norm and what reads it."""
+        block: Any      # torch types what a module holds as Tensor or Module
+        for block in self.h:
+            for norm, layer in ((block.ln_1, block.attn.c_attn), (block.ln_2, block.mlp.c_fc)):
+                yield Smoothable([norm.weight, norm.bias], [layer.weight.T], layer)
+        head: Any = self.lm_head
+        yield Smoothable([self.ln_f.weight, self.ln_f.bias], [head.weight], head)
 
     @staticmethod
     def rename(name: str) -> str | None:

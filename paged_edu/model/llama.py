@@ -9,7 +9,7 @@ smaller (Paper §3: what the cache costs is what limits the batch). As there, ``
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from ..attention.cache import LayerCache
 from ..attention.metadata import Attend, AttentionMetadata
 from .layers import Embedding, Linear, RMSNorm, activation
 from .rope import RotaryEmbedding, Rotation, read_rope, rotate
-from .spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, read_flag, read_int, read_positive
+from .spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, Smoothable, read_flag, read_int, read_positive
 
 # Rotary frequencies that old checkpoints store, with each layer or once.
 _ROPE_BUFFER = re.compile(r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
@@ -50,6 +50,10 @@ class Attention(nn.Module):
     One KV head for each query head is multi-head attention, one for all is multi-query attention; nothing here tells them apart.
     """
 
+    JOINED: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"qkv_proj": ("q_proj", "k_proj", "v_proj")})
+    """Layers that read the same input, which may be one layer (`int8.quantise_model`)."""
+    qkv_proj: nn.Module | None
+
     def __init__(self, spec: ModelSpec, options: Options, layer: int) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
@@ -59,13 +63,17 @@ class Attention(nn.Module):
         self.k_proj = Linear(spec.hidden_size, self.num_kv_heads * self.head_dim, bias=options.qkv_bias)
         self.v_proj = Linear(spec.hidden_size, self.num_kv_heads * self.head_dim, bias=options.qkv_bias)
         self.o_proj = Linear(self.num_heads * self.head_dim, spec.hidden_size, bias=options.output_bias)
+        self.qkv_proj = None
         self.q_norm = RMSNorm(self.head_dim, _norm_eps(spec)) if options.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(self.head_dim, _norm_eps(spec)) if options.qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, rotation: Rotation, cache: LayerCache, meta: AttentionMetadata, attend: Attend) -> Tensor:
-        q = self.q_proj(x).unflatten(-1, (self.num_heads, self.head_dim))
-        k = self.k_proj(x).unflatten(-1, (self.num_kv_heads, self.head_dim))
-        v = self.v_proj(x).unflatten(-1, (self.num_kv_heads, self.head_dim))
+        heads = self.num_heads, self.num_kv_heads, self.num_kv_heads
+        if self.qkv_proj is not None:
+            parts = self.qkv_proj(x).split([n * self.head_dim for n in heads], dim=-1)
+        else:
+            parts = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        q, k, v = (part.unflatten(-1, (n, self.head_dim)) for part, n in zip(parts, heads, strict=True))
         # The cache holds rotated keys: a position never changes, so a key is turned once and not at every step that reads it.
         q, k = rotate(self.q_norm(q), rotation), rotate(self.k_norm(k), rotation)
         out: Tensor = self.o_proj(attend(q, k, v, cache, meta, self.window, self.scale).flatten(1))
@@ -75,16 +83,22 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """The position-wise feed-forward network, gated: ``down(act(gate(x)) * up(x))`` (SwiGLU, Shazeer, arXiv:2002.05202)."""
 
+    JOINED: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"gate_up_proj": ("gate_proj", "up_proj")})
+    gate_up_proj: nn.Module | None
+
     def __init__(self, spec: ModelSpec, options: Options) -> None:
         super().__init__()
         inner = read_int(spec.config, "intermediate_size")
         self.gate_proj = Linear(spec.hidden_size, inner, bias=options.mlp_bias)
         self.up_proj = Linear(spec.hidden_size, inner, bias=options.mlp_bias)
         self.down_proj = Linear(inner, spec.hidden_size, bias=options.mlp_bias)
+        self.gate_up_proj = None
         self.act = activation(spec.config.get("hidden_act", "silu"))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = (self.gate_proj(x), self.up_proj(x)) if self.gate_up_proj is None else self.gate_up_proj(x).chunk(2, dim=-1)
+        # Some activations take other instructions for a strided input, with other last bits; half of one row is never strided.
+        out: Tensor = self.down_proj(self.act(gate.contiguous()) * up)
         return out
 
 
@@ -135,6 +149,18 @@ class Llama(CausalLM):
     @property
     def embedding(self) -> Embedding:
         return self.embed_tokens
+
+    def smoothable(self) -> Iterator[Smoothable]:
+        """Between each norm and what reads it, and between `MLP`'s up and down: what gate gives is only a factor there."""
+        block: Any      # torch types what a module holds as Tensor or Module
+        for block in self.layers:
+            attn, mlp = block.self_attn, block.mlp
+            yield Smoothable([block.input_layernorm.weight], [attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight], attn.q_proj)
+            yield Smoothable([block.post_attention_layernorm.weight], [mlp.gate_proj.weight, mlp.up_proj.weight], mlp.gate_proj)
+            up = [mlp.up_proj.weight] if mlp.up_proj.bias is None else [mlp.up_proj.weight, mlp.up_proj.bias]
+            yield Smoothable(up, [mlp.down_proj.weight], mlp.down_proj)
+        head: Any = self.lm_head
+        yield Smoothable([self.norm.weight], [head.weight], head)
 
     @staticmethod
     def rename(name: str) -> str | None:

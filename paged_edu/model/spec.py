@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.cache import KVCache, LayerCache
@@ -50,11 +49,20 @@ class ModelSpec:
     """config.json as it is, for what only the architecture understands."""
 
 
+class Smoothable(NamedTuple):
+    """Channels that ``makers`` make, one a row (or an element), and that ``readers`` read, one a column (see `smoothing`)."""
+
+    makers: Sequence[Tensor]
+    readers: Sequence[Tensor]
+    layer: nn.Module
+    """One that reads them: its input is what the channels hold."""
+
+
 class CausalLM(nn.Module, ABC):
     """What `loader` and the runners ask of an architecture. A subclass is built by ``cls(spec)`` and overrides every abstract method."""
 
     spec: ModelSpec
-    lm_head: nn.Linear
+    lm_head: nn.Module
     """The output head, ``[vocab_size, hidden_size]``, without a bias."""
 
     @property
@@ -71,6 +79,10 @@ class CausalLM(nn.Module, ABC):
     @abstractmethod
     def rename(name: str) -> str | None:
         """Our parameter's name for a checkpoint tensor's; None: a buffer that is known and not needed."""
+
+    def smoothable(self) -> Iterator[Smoothable]:
+        """Channels whose size may move from where they are made to the weights that read them; none, unless an architecture says so."""
+        yield from ()
 
     def tie_weights(self) -> None:
         """Where the spec ties them, the output head *is* the embedding, one tensor; called again once the weights are in."""
@@ -90,7 +102,18 @@ class CausalLM(nn.Module, ABC):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[R, hidden_size]`` -> ``[R, vocab_size]``, in the model's dtype."""
-        return F.linear(hidden, self.lm_head.weight)
+        logits: Tensor = self.lm_head(hidden)
+        return logits
+
+    def weight_bytes(self) -> int:
+        """Memory of all weights; a tied head is one tensor under two names, and counts once."""
+        storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in (*self.parameters(), *self.buffers())}
+        return sum(storages.values()) + sum(int(getattr(module, "packed_bytes", 0)) for module in self.modules())
+
+    def num_weights(self) -> int:
+        """How many numbers the weights are, those that int8 layers hold as codes too."""
+        packed = sum(int(getattr(module, "packed_weights", 0)) for module in self.modules())
+        return sum(parameter.numel() for parameter in self.parameters()) + packed
 
 
 LARGEST_INT = 2**31 - 1

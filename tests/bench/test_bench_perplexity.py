@@ -52,6 +52,7 @@ def test_the_command_prints_a_table_and_writes_json(text, tmp_path, capsys):
     (["--window", "1"], "--window must be at least 2"), (["--windows", "0"], "--windows must be at least 1"),
     (["--window", "200"], "not enough for one window of 200"),
     (["--kv-cache-dtype", "int8", "int8"], "one or more different types"), (["--kv-cache-dtype", "int3"], "kv_cache_dtype must be one of"),
+    (["--quantization", "none", "none"], "one or more different kinds"), (["--quantization", "int3"], "quantization must be one of"),
 ])
 def test_bad_options_name_value_and_limit(text, capsys, extra, message):
     assert main(["bench", "perplexity", "--text", str(text), "--model", "tiny-shakespeare", *extra]) == 2

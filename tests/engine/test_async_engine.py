@@ -584,7 +584,7 @@ def test_a_forgotten_engine_ends_its_thread(monkeypatch):
 def test_options_are_those_of_llm():
     for options, error, message in (
         ({"block_sise": 4}, TypeError, "did you mean 'block_size'"), ({"block_size": 0}, ValueError, "block_size"),
-        ({"quantization": "int8"}, UnsupportedError, "quantization"),
+        ({"quantization": "fp8"}, UnsupportedError, "quantization"),
     ):
         with pytest.raises(error, match=message):
             AsyncEngine("tiny-shakespeare", **options)

@@ -166,7 +166,7 @@ def test_unknown_options_name_the_nearest():
     ("attention_backend", "magic", "one of"), ("tensor_parallel_size", 0, "at least 1"), ("enable_chunked_prefill", 1, "True or False"),
     ("max_num_batched_tokens", 100, r"max_num_batched_tokens \(100\) must be at least max_num_seqs \(256\)"),
     ("enable_prefix_caching", "yes", "True, False or None"), ("enable_prefix_caching", 0, "True, False or None"),
-    ("tokenizer", "/nowhere/at/all", "/nowhere/at/all"),
+    ("tokenizer", "/nowhere/at/all", "/nowhere/at/all"), ("quantization", "int3", "one of None, 'int8'"), ("quantization", 8, "one of None, 'int8'"),
     ("model", "/nowhere/at/all", "/nowhere"),
 ])
 def test_bad_options_name_value_and_limit(name, value, message):
@@ -175,7 +175,7 @@ def test_bad_options_name_value_and_limit(name, value, message):
 
 
 @pytest.mark.parametrize(("name", "value"), [
-    ("quantization", "int8"), ("tensor_parallel_size", 2),
+    ("quantization", "fp8"), ("tensor_parallel_size", 2),
     ("kv_cache_dtype", "fp8"), ("attention_backend", "cpu"),
 ])
 def test_what_is_not_served_yet_is_refused_by_name(name, value):
