@@ -116,6 +116,7 @@ FAULTS = {
     ("05", "admit_when_all_have_ended"): ADMIT_WHEN_ALL_HAVE_ENDED,
     ("07", "register_before_computing"): REGISTER_BEFORE_COMPUTING,
     ("08", "return_without_the_last_swapped_block"): RETURN_WITHOUT_THE_LAST_SWAPPED_BLOCK,
+    ("11", "admit_when_all_have_ended"): ADMIT_WHEN_ALL_HAVE_ENDED,
 }
 
 
