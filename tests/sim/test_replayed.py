@@ -10,7 +10,6 @@ from paged_edu.sim.panels import PANELS, published, replayed
 from paged_edu.sim.paper import jobs
 from paged_edu.sim.watching import watched_curve
 
-
 LONG = {"fig14b", "fig14c", "fig14e", "fig14f"}
 """Groups of 4 and 6 take half an hour of computing: not stored yet."""
 
