@@ -72,8 +72,8 @@ def test_sharing_is_the_papers():
 
 @pytest.mark.parametrize("threshold", replay.THRESHOLDS)
 def test_capacities_are_the_papers(threshold):
-    """Orca and vLLM in the panels that are given: the median error at most 12 %, every ratio within 18 %, but vLLM's over Orca (Max) with beams: there
-    Orca comes out too fast, and the lesson says so."""
+    """Orca and vLLM in the panels that are given: the median error at most 12 %, every ratio within 18 %, but vLLM's over Orca (Max) with beams:
+    there Orca comes out too fast, and the lesson says so."""
     rows = replay.capacities(replayed(), threshold)
     errors = [abs(row["error"]) for row in rows if row["error"] is not None and row["system"] != "FasterTransformer"]
     assert len(errors) == 26
