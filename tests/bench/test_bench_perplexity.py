@@ -79,3 +79,14 @@ def test_the_readme_says_what_was_measured():
     said = f"a quarter of float32's memory, for {small['ratio']:.4f} times the perplexity"
     assert said in (root / "README.md").read_text(encoding="utf-8")
     assert plain["bytes_per_block"] / small["bytes_per_block"] == pytest.approx(4, rel=0.06)
+
+
+def test_the_readme_says_what_int8_weights_cost():
+    root = Path(__file__).parents[2]
+    found = json.loads((root / "data" / "bench" / "perplexity_int8.json").read_text(encoding="utf-8"))
+    plain, small = found["rows"]
+    assert (plain["quantization"], small["quantization"]) == (None, "int8")
+    said = f"{small['ratio']:.4f} times its perplexity on {found['windows']} windows of {found['window']:,} tokens"
+    assert said in (root / "README.md").read_text(encoding="utf-8")
+    assert small["ratio"] <= 1.04
+    assert small["weight_bytes"] < plain["weight_bytes"] / 2
