@@ -7,7 +7,7 @@ There is no padding: prompts, chunks of prompts and single decode tokens lie one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ class AttentionMetadata:
     max_seq_len: int
     all_written: bool
     """No slot is -1."""
+    kept: dict[object, object] = field(default_factory=dict, repr=False)
+    """What a backend computed of this step for one layer and keeps for the others."""
 
     @property
     def num_seqs(self) -> int:
