@@ -72,12 +72,12 @@ class Plan(NamedTuple):
     """Sequences for torch."""
 
 
-def plan(meta: AttentionMetadata, window: int | None, group: int) -> Plan:
+def plan(meta: AttentionMetadata, window: int | None, group: int, long_rows: int = LONG_ROWS) -> Plan:
     """Cut the step into pieces: runs of query rows (`ROWS`, heads of a group counted), against `SPLIT` keys each. Nothing here loops over tokens."""
     lens = np.asarray(meta.host_seq_lens, dtype=np.int64)
     starts = np.asarray(meta.host_query_start_loc, dtype=np.int64)
     counts = np.diff(starts)
-    long = counts * group >= LONG_ROWS
+    long = counts * group >= long_rows
     table = np.flatnonzero(~long)
     at_once = max(1, ROWS // group)
     runs = -(-counts[table] // at_once)
@@ -123,7 +123,7 @@ def attend(
 
     num_heads, num_kv_heads, head_dim = q.shape[1], cache[0].shape[1], q.shape[2]
     group = num_heads // num_kv_heads
-    todo = _plan_of(meta, window, group, cache[0].shape[0])
+    todo = _plan_of(meta, window, group, cache[0])
     threads = cpu_threads.available()
     counters = torch.zeros(3 + todo.groups * num_kv_heads, dtype=torch.int64)
     scratch_size = (2 * todo.rows + ROWS) * head_dim + todo.rows * SPLIT
@@ -148,15 +148,17 @@ def attend(
     return out
 
 
-def _plan_of(meta: AttentionMetadata, window: int | None, group: int, num_blocks: int) -> Plan:
+def _plan_of(meta: AttentionMetadata, window: int | None, group: int, keys: Tensor) -> Plan:
     """The step's plan, computed for the first layer that asks and kept with the step. Raises IndexError for a block outside the cache."""
-    key = "cpu", window, group, num_blocks
+    num_blocks, apart = keys.shape[0], not keys.is_contiguous()
+    key = "cpu", window, group, num_blocks, apart
     if key not in meta.kept:
         if int(meta.slot_mapping.max()) >= num_blocks * meta.block_size:
             raise IndexError(f"slot {int(meta.slot_mapping.max())} is outside the cache: {num_blocks} blocks of {meta.block_size}")
         if not 0 <= int(meta.block_tables.min()) <= int(meta.block_tables.max()) < num_blocks:
             raise IndexError(f"a block table names a block outside the cache: it has blocks 0 to {num_blocks - 1}")
-        meta.kept[key] = plan(meta, window, group)
+        # Torch's attention is handed pages that lie side by side.
+        meta.kept[key] = plan(meta, window, group, UNLIMITED if apart else LONG_ROWS)
     return meta.kept[key]  # type: ignore[return-value]
 
 
