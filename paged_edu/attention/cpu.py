@@ -15,6 +15,7 @@ import time
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,6 +25,8 @@ from .cache import LayerCache
 from .cpu_layout import BF16, F32, INT8, ROWS, SPLIT, UNLIMITED, Arguments, Piece
 from .metadata import AttentionMetadata
 
+Ints = npt.NDArray[np.int64]
+
 log = logging.getLogger(__name__)
 
 STORED = {torch.float32: F32, torch.bfloat16: BF16, torch.int8: INT8}
@@ -31,7 +34,10 @@ DTYPES = (torch.float32, torch.bfloat16)
 """Of queries, and of what is written."""
 
 LONG_ROWS = 64
-"""Query rows on one KV head (tokens times heads of a group) from which on a sequence goes to torch's attention: see `is_long`."""
+"""Query rows on one KV head (tokens times heads of a group) from which on a sequence may go to torch: see `is_long`."""
+
+LONG_WORK = 1 << 21
+"""Multiplications, of scores, from which on the dozen of calls that torch needs for a sequence, some hundred microseconds, may pay."""
 
 GRAIN = 1 << 16
 """Multiplications that a thread should find to do: fewer than that take less time than waking it."""
@@ -72,12 +78,26 @@ class Plan(NamedTuple):
     """Sequences for torch."""
 
 
-def plan(meta: AttentionMetadata, window: int | None, group: int, long_rows: int = LONG_ROWS) -> Plan:
-    """Cut the step into pieces: runs of query rows (`ROWS`, heads of a group counted), against `SPLIT` keys each. Nothing here loops over tokens."""
+def is_long(counts: Ints, lens: Ints, window: int | None, group: int, width: int) -> npt.NDArray[np.bool_]:
+    """Which sequences torch's attention computes: ``counts`` query tokens at the end of ``lens``, ``width`` numbers in all query heads together.
+
+    A piece reads each key once for all its query rows. With few rows reading is the work, and gathering first would only add to it. The more
+    rows, the more it is arithmetic, and torch's matrix products do about twice as much a second as the loops here. Gathering moves a number
+    three times; that is made up for after some dozens of rows, more with larger heads of a group, fewer where numbers must be converted.
+    """
+    seen = lens - counts / 2 if window is None else np.minimum(lens - counts / 2, window)
+    return (counts * group >= LONG_ROWS) & (counts * seen * width >= LONG_WORK)
+
+
+def plan(meta: AttentionMetadata, window: int | None, group: int, width: int, only_pieces: bool = False) -> Plan:
+    """Cut the step into pieces: runs of query rows (`ROWS`, heads of a group counted), against `SPLIT` keys each. Nothing here loops over tokens.
+
+    ``only_pieces``: torch computes none. See `is_long` for the other arguments.
+    """
     lens = np.asarray(meta.host_seq_lens, dtype=np.int64)
     starts = np.asarray(meta.host_query_start_loc, dtype=np.int64)
     counts = np.diff(starts)
-    long = counts * group >= long_rows
+    long = is_long(counts, lens, window, group, width) & (not only_pieces)
     table = np.flatnonzero(~long)
     at_once = max(1, ROWS // group)
     runs = -(-counts[table] // at_once)
@@ -123,7 +143,7 @@ def attend(
 
     num_heads, num_kv_heads, head_dim = q.shape[1], cache[0].shape[1], q.shape[2]
     group = num_heads // num_kv_heads
-    todo = _plan_of(meta, window, group, cache[0])
+    todo = _plan_of(meta, window, group, num_heads * head_dim, cache[0])
     threads = cpu_threads.available()
     counters = torch.zeros(3 + todo.groups * num_kv_heads, dtype=torch.int64)
     scratch_size = (2 * todo.rows + ROWS) * head_dim + todo.rows * SPLIT
@@ -148,17 +168,17 @@ def attend(
     return out
 
 
-def _plan_of(meta: AttentionMetadata, window: int | None, group: int, keys: Tensor) -> Plan:
+def _plan_of(meta: AttentionMetadata, window: int | None, group: int, width: int, keys: Tensor) -> Plan:
     """The step's plan, computed for the first layer that asks and kept with the step. Raises IndexError for a block outside the cache."""
     num_blocks, apart = keys.shape[0], not keys.is_contiguous()
-    key = "cpu", window, group, num_blocks, apart
+    key = "cpu", window, group, width, num_blocks, apart
     if key not in meta.kept:
         if int(meta.slot_mapping.max()) >= num_blocks * meta.block_size:
             raise IndexError(f"slot {int(meta.slot_mapping.max())} is outside the cache: {num_blocks} blocks of {meta.block_size}")
         if not 0 <= int(meta.block_tables.min()) <= int(meta.block_tables.max()) < num_blocks:
             raise IndexError(f"a block table names a block outside the cache: it has blocks 0 to {num_blocks - 1}")
-        # Torch's attention is handed pages that lie side by side.
-        meta.kept[key] = plan(meta, window, group, UNLIMITED if apart else LONG_ROWS)
+        # The gathering for torch takes pages that lie side by side.
+        meta.kept[key] = plan(meta, window, group, width, only_pieces=apart)
     return meta.kept[key]  # type: ignore[return-value]
 
 
