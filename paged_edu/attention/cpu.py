@@ -40,7 +40,8 @@ LONG_WORK = 1 << 21
 """Multiplications, of scores, from which on the dozen of calls that torch needs for a sequence, some hundred microseconds, may pay."""
 
 GRAIN = 1 << 16
-"""Multiplications that a thread should find to do: fewer than that take less time than waking it."""
+"""Up to so many multiplications take less time than waking other threads. It is all of them or none: OpenMP ends the threads that a smaller team
+leaves over, and starts them anew for the next one."""
 
 
 def why_not(dtype: torch.dtype) -> str | None:
@@ -161,8 +162,8 @@ def attend(
     ))
     where = ctypes.addressof(arguments)
     # Every write precedes every read: sequences of one step may share the blocks that one of them fills.
-    cpu_threads.run(cpu_kernels.WRITE, where, min(threads, 1 + 2 * k.numel() // GRAIN))
-    cpu_threads.run(cpu_kernels.ATTEND, where, min(threads, todo.pieces.shape[0] * num_kv_heads, 1 + todo.work * num_heads * head_dim // GRAIN))
+    cpu_threads.run(cpu_kernels.WRITE, where, threads if 2 * k.numel() > GRAIN else 1)
+    cpu_threads.run(cpu_kernels.ATTEND, where, threads if todo.work * num_heads * head_dim > GRAIN else 1)
     if todo.long:
         reference.attend_to(todo.long, q, out, cache, meta, window, scale)
     return out

@@ -139,7 +139,7 @@ if {blocked}:
     sys.meta_path.insert(0, Absent())
 import paged_edu, paged_edu.attention, paged_edu.engine.build, paged_edu.cli
 for module in pkgutil.iter_modules(paged_edu.attention.__path__):
-    if module.name != "cpu_kernels":                # the one file that needs numba, and is imported when it is used
+    if module.name not in ("cpu_kernels", "cpu_numbers"):       # they need numba, and are imported when they are used
         importlib.import_module("paged_edu.attention." + module.name)
 print("triton" in sys.modules, "numba" in sys.modules)
 print("paged_edu.attention.triton" in sys.modules, any(m.startswith("paged_edu.kernels.") for m in sys.modules))
