@@ -8,6 +8,7 @@ blocks (all or nothing) and is recomputed later, or swapped out and in. The bran
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from . import events
@@ -18,8 +19,8 @@ from .plan import Branch, Copy, ScheduledSeq, SchedulerOutput, StepResult
 from .queues import Queues
 from .sequence import Request, Sequence, Status
 
-RUNNING = Status.RUNNING
-"""Read once: looking up a member of an enum takes as long as a call, and every step asks it of every sequence."""
+new_tuple, RUNNING = tuple.__new__, Status.RUNNING
+"""Looked up once: a member of an enum, or of a type, takes as long as a call, and every step asks for it for every sequence."""
 
 
 @dataclass(slots=True)
@@ -51,9 +52,10 @@ class Scheduler(Queues):
         for request in [r for r in self.running if r.pending]:
             self._rejoin(request, step)
         chunks, budget = self._split_budget()
+        decode, scheduled = self._decode, step.scheduled
         for request in self.running.copy():
-            chunk = chunks.get(request)
-            if request.status is not RUNNING or (chunk is None and self._decode(request, step.scheduled)):
+            chunk = chunks.get(request) if chunks else None
+            if request.status is not RUNNING or (chunk is None and decode(request, scheduled)):
                 continue                                    # preempted earlier in this loop; or planned, nearly always
             tokens = [1] * len(request.live) if chunk is None else chunk
             if not any(tokens):                             # no budget left
@@ -63,7 +65,7 @@ class Scheduler(Queues):
                 copies = self._make_room(request, tokens, step)
             if copies is not None:
                 step.copies += copies
-                if chunk is not None or not self._decode(request, step.scheduled):
+                if chunk is not None or not decode(request, scheduled):
                     self._plan(request, tokens, step)
         if not step.preempted:                              # who has just stepped back is not overtaken
             self._admit(step, budget)
@@ -137,11 +139,11 @@ class Scheduler(Queues):
             request = self.waiting[0]
             if self.num_running_seqs + request.places > self.config.max_num_seqs or not any(self._chunk(request, budget)):
                 return
-            if any(other.pending and self.policy.key(other) < self.policy.key(request) for other in self.running):
-                return                                      # a group that is still coming back is not overtaken
             status = self.manager.status(request)
             if status is AllocStatus.LATER:
                 return
+            if any(other.pending and self.policy.key(other) < self.policy.key(request) for other in self.running):
+                return                                      # a group that is still coming back is not overtaken
             if status is AllocStatus.NEVER:     # only after a preemption: its outputs have outgrown the pool
                 self._exhausted(request, step)
                 continue
@@ -202,14 +204,14 @@ class Scheduler(Queues):
         """Plan one token for each branch if all of them have their next slot already: most of all work. False: `reserve` and `_plan` do it."""
         if request.pending or (request.n > 1 and not request.forked):
             return False
-        planned = len(scheduled)
+        planned, next_slot, request_id = len(scheduled), self.manager.next_slot, request.request_id
         for seq in request.live:
-            if (place := self.manager.next_slot(seq)) is None:
+            if (place := next_slot(seq)) is None:
                 del scheduled[planned:]
                 return False
-            start = seq.num_computed_tokens
-            scheduled.append(tuple.__new__(ScheduledSeq, (  # the constructor takes twice as long
-                request.request_id, seq.seq_id, seq.branch, (seq.token_ids[start],), start, (place[0],), place[1], 0, 1,
+            start, (slot, blocks) = seq.num_computed_tokens, place
+            scheduled.append(new_tuple(ScheduledSeq, (      # the constructor takes twice as long
+                request_id, seq.seq_id, seq.branch, (seq.token_ids[start],), start, (slot,), blocks, 0, 1,
             )))
         return True
 
@@ -234,38 +236,48 @@ class Scheduler(Queues):
         if not self._planned or output.step != self.step:
             raise ValueError(f"update() got step {output.step}; " + (f"step {self.step} is planned" if self._planned else "no step is planned"))
         self._planned = False
-        sequences, commit = self.sequences, self.manager.commit
+        sequences, commit, given = self.sequences, self.manager.commit, result.branches
         for request_id, seq_id, _, token_ids, start, _, _, _, num_samples in output.scheduled:
             seq = sequences.get(seq_id)
             if seq is not None:                             # None: aborted while the step ran
-                if num_samples and request_id not in result.branches:
+                if request_id not in given and num_samples:
                     raise ValueError(f"step {output.step}: {request_id!r} was to be sampled and the runner gave no token for it")
                 seq.num_computed_tokens = computed = start + len(token_ids)
                 commit(seq, computed)
                 if seq.request.num_prompt_logits is not None:
                     seq.request.got_prompt_logits(computed)
         grown: list[Sequence] = []
-        for request_id, branches in result.branches.items():
-            request = self.requests.get(request_id)
+        requests, emit = self.requests, self.emit
+        for request_id, branches in given.items():
+            request = requests.get(request_id)
             if request is None or request.status is not RUNNING:
                 continue                                    # aborted while the step ran; the id may be in use again
             live = request.live
-            if request.beam or not request.forked or [branch[0] for branch in branches if branch[4] is None] != [seq.seq_id for seq in live]:
+            if len(branches) == 1 == request.n and not request.beam and branches[0][4] is None and branches[0][0] == live[0].seq_id:   # nearly always
+                pairs: Iterable[tuple[Sequence, Branch]] = ((live[0], branches[0]),)
+            elif self._goes_on(request, branches):
+                pairs = zip(live, branches)
+            else:
                 self._branch_out(request, branches, grown)
                 continue
-            for seq, (_, new, logprobs, logprob, _) in zip(live, branches):         # samples go on side by side: nothing forks, nothing is freed
+            for seq, (_, new, logprobs, logprob, _) in pairs:     # side by side: nothing forks, nothing is freed
                 if logprobs is not None:
                     seq.logprobs[seq.num_output_tokens :] = logprobs
                 seq.token_ids += new
                 seq.cumulative_logprob += logprob
-                if self.emit is not None:
-                    self.emit(events.TokensSampled(seq.seq_id, new))
+                if emit is not None:
+                    emit(events.TokensSampled(seq.seq_id, new))
                 grown.append(seq)
         for seq in grown:
             reason = seq.stop_check(self.config.max_model_len)
             if reason is not None:
                 self._finish(seq, *reason)
         return grown
+
+    @staticmethod
+    def _goes_on(request: Request, branches: tuple[Branch, ...]) -> bool:
+        """Whether each live sequence just got its next tokens: samples, once they have fanned out."""
+        return not request.beam and request.forked and [branch[0] for branch in branches if branch[4] is None] == [seq.seq_id for seq in request.live]
 
     def _branch_out(self, request: Request, branches: tuple[Branch, ...], grown: list[Sequence]) -> None:
         """Append the sampled tokens; free the parents that nobody continues, and fork the children of the others (Paper §4.4)."""

@@ -48,7 +48,7 @@ class SimRunner:
                     continue
                 # Branches write different texts: what they have in common decides how a group is recomputed.
                 if num_samples == 1:
-                    new: tuple[Branch, ...] = (Branch(seq_id, (branch,)),)
+                    new: tuple[Branch, ...] = (tuple.__new__(Branch, (seq_id, (branch,), None, 0.0, None)),)    # the constructor takes longer
                 else:
                     new = tuple([Branch(seq_id, (branch + sample,)) for sample in range(num_samples)])
                 branches[request_id] = branches[request_id] + new if request_id in branches else new

@@ -1,33 +1,23 @@
 """AttentionWalk: one query visits its blocks through the table, with what online softmax carries from block to block (Paper §4.1)."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .figure import Traces, animated
 from .palette import HUES, LIGHT, OUTLINE
-from .track import Track
+from .track import WholeTrack
 from .view import View
 from .walk import Walk, WalkStep, compared, told, walk
 from .walk_svg import heading, score_range, walk_svg
 
 
-class WalkTrack(Track):
-    """A walk where a view expects a log: it is whole from the start, nothing is ever added, nobody makes a next step."""
+class WalkTrack(WholeTrack):
+    """A walk where a view expects a log."""
 
     def __init__(self, steps: Walk, forget: bool) -> None:
-        self.log: Any = steps
+        super().__init__(steps)
         self.forget = forget
-        self.engine, self.label, self.decode, self.num_sent = None, "", None, 0
-
-    def watch(self, told: Callable[[Any], None]) -> None:
-        """There is nothing to hear of."""
-
-    def take_new(self) -> tuple[int, list[list[Any]], dict[int, str]]:
-        return 0, [], {}
-
-    def all_words(self) -> dict[int, str]:
-        return {}
 
     def whole(self) -> dict[str, Any]:
         """A frame a step, each in two variants, as the page's switch says: of somebody who rescales, and of somebody who forgets to."""
@@ -37,9 +27,6 @@ class WalkTrack(Track):
             for step in self.log.steps
         ]
         return {"label": "", "frames": frames, "variant": int(self.forget), "count": 0}
-
-    def close(self) -> None:
-        self.log = None
 
 
 class AttentionWalk(View):

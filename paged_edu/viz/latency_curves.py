@@ -1,7 +1,7 @@
 """LatencyCurves: latency over request rate with a threshold that moves, and the run behind each point (Paper Fig. 12-17; lesson 11)."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ from .crossings import Curves, Row, cells, compare, fixed, leading, run_told, to
 from .curves_svg import LATENCY, RATES, TOP_LATENCY, curves_svg
 from .palette import LIGHT, system_looks
 from .shapes import FONT
-from .track import Track
+from .track import WholeTrack
 from .view import View
 
 LOW, HIGH = 0.05, 1.0
@@ -22,31 +22,18 @@ DASHES = {"": "solid", "2 3": "dot", "10 3 2 3": "dashdot", "7 4": "dash", "14 4
 """An SVG's dashes in plotly's words."""
 
 
-class LevelTrack(Track):
-    """The thresholds where a view expects a log: one a step, in hundredths of a second a token. Nothing is ever added."""
+class LevelTrack(WholeTrack):
+    """The thresholds where a view expects a log: one a step, in hundredths of a second a token."""
 
     def __init__(self) -> None:
-        self.log: Any = self
-        self.engine, self.label, self.decode, self.num_sent = None, "", None, 0
+        super().__init__(self)
         self.first_step, self.last_step = round(100 * LOW), round(100 * HIGH)
 
     def replay(self, step: int) -> float:
         return step / 100
 
-    def watch(self, told: Callable[[Any], None]) -> None:
-        """There is nothing to hear of."""
-
-    def take_new(self) -> tuple[int, list[list[Any]], dict[int, str]]:
-        return 0, [], {}
-
-    def all_words(self) -> dict[int, str]:
-        return {}
-
     def whole(self) -> dict[str, Any]:
         return {"label": "", "levels": [self.first_step, self.last_step], "count": 0}
-
-    def close(self) -> None:
-        self.log = None
 
 
 class LatencyCurves(View):

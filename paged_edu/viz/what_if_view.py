@@ -170,7 +170,7 @@ class WhatIf:
                                   style={"description_width": "80px", "button_width": "100px"})
         sliders = {
             name: w.SelectionSlider(
-                options=[(told("memory", value).rpartition(" × ")[2], value) for value in values], value=getattr(self.setting, name),
+                options=[("× " + told("memory", value).rpartition(" × ")[2], value) for value in values], value=getattr(self.setting, name),
                 description=LABELS[name], style=wide, layout=w.Layout(width="430px"), continuous_update=False)
             for name, values in FACTORS.items()
         }
