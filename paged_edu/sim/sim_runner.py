@@ -25,12 +25,16 @@ class SimRunner:
         self.received = 0
         """Requests that came since the last step: the serving program has work with each."""
         self.searches: dict[str, BeamSearch] = {}
+        self._answers: dict[int, tuple[Branch, ...]] = {}
 
     def execute(self, output: SchedulerOutput, sampling: Mapping[str, Any] | None = None) -> StepResult:
         """One token for each sample of each sequence that has caught up; ``elapsed`` is what the step would have taken."""
         branches: dict[str, tuple[Branch, ...]] = {}
         groups: dict[str, list[int]] = {}                   # beams that have all caught up
-        searches = self.searches
+        searches, answers = self.searches, self._answers
+        if len(answers) > 8 * len(output.scheduled) + 1000:
+            answers.clear()                                 # most of them have ended
+        new: tuple[Branch, ...] | None
         prompt_tokens = prompts = decodes = context = longest = 0
         for request_id, seq_id, branch, token_ids, start, _, _, _, num_samples in output.scheduled:
             num_new = len(token_ids)
@@ -47,8 +51,10 @@ class SimRunner:
                     groups.setdefault(request_id, []).append(seq_id)
                     continue
                 # Branches write different texts: what they have in common decides how a group is recomputed.
-                if num_samples == 1:
-                    new: tuple[Branch, ...] = (tuple.__new__(Branch, (seq_id, (branch,), None, 0.0, None)),)    # the constructor takes longer
+                if num_samples == 1:                        # the same answer in every step
+                    new = answers.get(seq_id)
+                    if new is None:
+                        new = answers[seq_id] = (Branch(seq_id, (branch,)),)
                 else:
                     new = tuple([Branch(seq_id, (branch + sample,)) for sample in range(num_samples)])
                 branches[request_id] = branches[request_id] + new if request_id in branches else new
