@@ -6,13 +6,13 @@ from typing import Protocol, TypedDict, TypeVar, Unpack
 
 from ..checks import one_of
 from ..config import CONTIGUOUS
+from ..core.contiguous import ContiguousKVManager
 from ..core.kv_manager import KVManager
 from ..core.paged import PagedKVManager
 from ..core.plan import SchedulerOutput, StepResult
 from ..core.scheduler import Scheduler, SchedulerConfig
 from ..core.sequence import Request, Sequence
 from .cost_model import STATIC, Constants, CostModel
-from .orca import OrcaManager
 from .presets import Server
 from .sim_runner import SimRunner
 from .static_batch import StaticBatchScheduler
@@ -75,7 +75,7 @@ def with_manager(
     if paged:
         manager = PagedKVManager(num_blocks, block_size, WATERMARK, prefix_caching=prefix_caching, num_cpu_blocks=num_blocks)
     else:
-        manager = OrcaManager(num_blocks, block_size, CONTIGUOUS[kv_manager], max_model_len)
+        manager = ContiguousKVManager(num_blocks, block_size, CONTIGUOUS[kv_manager], max_model_len)
     # Without chunks a whole prompt must fit a step.
     config = SchedulerConfig(
         max_model_len, MOST_SEQS, max(MOST_TOKENS, max_model_len), enable_chunked_prefill=False,
