@@ -247,7 +247,7 @@ class Scheduler(Queues):
                 if seq.request.num_prompt_logits is not None:
                     seq.request.got_prompt_logits(computed)
         grown: list[Sequence] = []
-        requests, emit = self.requests, self.emit
+        requests = self.requests
         for request_id, branches in given.items():
             request = requests.get(request_id)
             if request is None or request.status is not RUNNING:
@@ -265,8 +265,8 @@ class Scheduler(Queues):
                     seq.logprobs[seq.num_output_tokens :] = logprobs
                 seq.token_ids += new
                 seq.cumulative_logprob += logprob
-                if emit is not None:
-                    emit(events.TokensSampled(seq.seq_id, new))
+                if self.emit is not None:                   # asked each time: a listener that fails is dropped at once
+                    self.emit(events.TokensSampled(seq.seq_id, new))
                 grown.append(seq)
         for seq in grown:
             reason = seq.stop_check(self.config.max_model_len)

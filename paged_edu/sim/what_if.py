@@ -110,21 +110,22 @@ Results = dict[str, Held]
 """By the systems' names in the paper."""
 
 
-def held(setting: Setting, system: str, seed: int = 0) -> Held:
-    """Run ``system`` (a name in `SYSTEMS`) with a queue that never runs dry.
+def saturated(
+    server: Server, system: str, arrivals: Sequence[Arrival], *, block_size: int = 16, constants: Constants | None = None,
+    prefix_caching: bool = False, backlog: int = BACKLOG,
+) -> Held:
+    """Run ``system`` (a name in `SYSTEMS`) on ``server`` with ``backlog`` requests that wait at any time; who gives way computes again.
 
-    The rate is counted between the end of the first and of the fourth fifth of the requests. Raises ValueError for what `Setting.server` refuses,
-    for an unknown system, and for a pool that is too small for one of the requests.
+    The rate is counted between the end of the first and of the fourth fifth of the requests. Raises ValueError for an unknown system, and for a pool
+    that is too small for one of the requests.
     """
     one_of("system", system, SYSTEMS)
-    server = setting.server()
     scheduler: Scheduler
     scheduler, runner = with_manager(
-        server, PAPER_SYSTEMS[system], block_size=setting.block_size, constants=setting.constants(), preemption_mode="recompute")
-    arrivals = setting.requests(seed)
+        server, PAPER_SYSTEMS[system], block_size=block_size, constants=constants, prefix_caching=prefix_caching, preemption_mode="recompute")
     longest = max(arrival.prompt_tokens + arrival.output_tokens for arrival in arrivals)
-    if longest > server.num_slots:
-        raise ValueError(f"memory {setting.memory:g} leaves {server.num_slots} slots, and the longest request needs {longest}")
+    if longest > server.num_slots // block_size * block_size:
+        raise ValueError(f"the memory has {server.num_slots} slots in blocks of {block_size}, and the longest request needs {longest}")
     seen: list[tuple[float, int]] = []
     parts: list[tuple[float, Sequence[float]]] = []
 
@@ -134,12 +135,22 @@ def held(setting: Setting, system: str, seed: int = 0) -> Held:
             shares = scheduler.manager.report().shares()
             parts.append((now, [shares[part] for part in PARTS]))
 
-    ends = serve(scheduler, runner, arrivals, watch=watch, backlog=BACKLOG).ends  # type: ignore[arg-type]
+    ends = serve(scheduler, runner, arrivals, watch=watch, backlog=backlog).ends  # type: ignore[arg-type]
     low, high = len(arrivals) // 5, len(arrivals) - len(arrivals) // 5
     begin, end = ends[low - 1], ends[high - 1]
     running = [count for now, count in seen if begin <= now < end]
     mean = np.mean([row for now, row in parts if begin <= now < end] or [row for _, row in parts], axis=0)
     return Held((high - low) / (end - begin), fmean(running), (end - begin) / len(running), dict(zip(PARTS, map(float, mean), strict=True)))
+
+
+def held(setting: Setting, system: str, seed: int = 0) -> Held:
+    """`saturated` in ``setting``. Raises ValueError for what `Setting.server` refuses as well."""
+    one_of("system", system, SYSTEMS)
+    server, arrivals = setting.server(), setting.requests(seed)
+    longest = max(arrival.prompt_tokens + arrival.output_tokens for arrival in arrivals)
+    if longest > server.num_slots:
+        raise ValueError(f"memory {setting.memory:g} leaves {server.num_slots} slots, and the longest request needs {longest}")
+    return saturated(server, system, arrivals, block_size=setting.block_size, constants=setting.constants())
 
 
 def all_held(setting: Setting) -> Results:
