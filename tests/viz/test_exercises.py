@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import math
 from random import Random
 
 import numpy as np
@@ -20,7 +21,7 @@ from paged_edu.viz.exercises.guard import Outcome
 
 def test_every_lesson_has_its_exercises():
     two = [f"{lesson}.{letter}" for lesson in ("01", "02", "03", "04", "05", "06", "07", "08") for letter in "ab"]
-    expected = ["00.a", *two, "11.a", "11.b", "11.c"]
+    expected = ["00.a", *two, "11.a", "11.b", "11.c", "12.a", "12.b"]
     assert expected == NAMES
 
 
@@ -205,6 +206,10 @@ WRONG = [
     ("11.b", lambda curve, limit: np.interp(limit, *zip(*curve)), "you exchange the axes"),
     ("11.c", lambda slots, reserved, tokens, step: slots / reserved / tokens / step, "a part of a place"),
     ("11.c", lambda slots, reserved, tokens, step: slots // reserved / step, "these are tokens/s"),
+    ("12.a", lambda size, lengths: size / 2, "half a slot too many"),
+    ("12.a", lambda size, lengths: (size - 1) / 2, "the rule (B - 1) / 2"),
+    ("12.a", lambda size, lengths: np.mean([(n // size + 1) * size - n for n in lengths]), "ends with a full block"),
+    ("12.a", lambda size, lengths: math.ceil(np.mean(lengths) / size) * size - np.mean(lengths), "the waste of the average length"),
 ]
 
 
@@ -333,3 +338,8 @@ def test_the_lessons_own_values_are_among_the_inputs(name):
         assert None in values
     if name == "11.c":
         assert wants[repr((15_728, 2048, 338, 0.03))] == pytest.approx(7 / (338 * 0.03))
+    if name == "12.a":
+        assert wants[repr((16, [16, 17, 40]))] == pytest.approx(23 / 3)
+        sharegpt, alpaca = [(case.args[0], case.want) for case in exercise.fixed() if len(case.args[1]) > 100]
+        assert sharegpt == (16, pytest.approx(7.5, abs=0.2))
+        assert alpaca == (256, pytest.approx(184.8, abs=0.2))
