@@ -1,10 +1,28 @@
 """Exercises of lesson 12: the empty slots of a block size, and a block size for a workload. Judged by `PagedKVManager` and the simulator."""
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ...sim.block_sizes import SIZES
 from .exercise import Exercise, Misconception
 from .loads import mean
 from .readers import number
-from .sizes import blocks, draw_waste, empty, told_waste, waste_fixed
+from .sizes import (
+    batch,
+    blocks,
+    choice_fixed,
+    choose,
+    draw_choice,
+    draw_waste,
+    empty,
+    highest,
+    one_block,
+    one_of_the_sizes,
+    speed,
+    told_choice,
+    told_waste,
+    waste_fixed,
+)
 
 EXERCISES = (
     Exercise(
@@ -81,6 +99,87 @@ EXERCISES = (
                 lambda B, lengths: sum(empty(B, lengths)) / max(1, sum(slots > 0 for slots in empty(B, lengths))),
             ),
             Misconception("you rounded: an average of whole numbers need not be one.", lambda B, lengths: sum(empty(B, lengths)) // len(lengths)),
+        ),
+    ),
+    Exercise(
+        name="12.b",
+        title="A block size for your workload",
+        signature="choose_block_size(workload)",
+        statement=(
+            "Return the block size, one of 1, 2, 4, ... 256, with which a server answers the most requests/s. What one knows beforehand of its "
+            "`workload`: `lengths`, the tokens of typical requests at their ends; `prefix`, the first of these tokens, which are the same for all "
+            "(full blocks of them are kept once); `slots`, all that there are; and `step(B, batch)`, the seconds of a step of `batch` requests, at "
+            "most 256, in blocks of `B`. The simulator has run six workloads at all nine sizes: your choice has to hold 95 % of what the best size "
+            "holds, for each of them. For ShareGPT's chats the best is 16."
+        ),
+        hints=(
+            "A step gives each of its requests a token. So tokens/s are the requests that fit, divided by the seconds of a step; both depend on B.",
+            "How many blocks has the server? How many does a request need, and how many of those are everybody's?",
+            "for each B: shared = prefix // B; own = average of (length / B, rounded up, - shared); batch = (slots // B - shared) / own, rounded "
+            "down, at least 1. Return the B with the highest batch / step(B, batch)",
+        ),
+        judge="the simulator",
+        passed=(
+            "A few lines find what 54 runs of the simulator find. The shorter the requests, and the odder the prefix, the smaller the best block; "
+            "the longer they are, the more it matters that the kernel is fed. (The simulator's gains nothing beyond 16; others do.) On a real server "
+            "reckon like this, then measure the two or three sizes around the answer."
+        ),
+        read=one_of_the_sizes,
+        fixed=choice_fixed,
+        draw=draw_choice,
+        num_drawn=0,
+        drive=choose,
+        tell=told_choice,
+        say=str,
+        misconceptions=(
+            Misconception(
+                "16 for every workload. It is a good default; it also comes out where one counts tokens instead of blocks, or leaves out the memory. "
+                "But where requests have 20 tokens, blocks of 2 let 40 % more of them run.",
+                lambda workload: 16,
+            ),
+            Misconception(
+                "32 for every workload: the best of the paper's Fig. 18b, for both of its traces. Shorter requests leave more of a block empty, and "
+                "of a prefix of 80 tokens 64 are shared.",
+                lambda workload: 32,
+            ),
+            Misconception(
+                "1 for every workload: it wastes nothing, so the most requests fit. But its steps are long, since the kernel goes on block by block: "
+                "chats get less than half of their rate. Divide by the seconds of a step.",
+                lambda workload: 1,
+            ),
+            Misconception(
+                "256 for every workload: tables are shortest, and so are the steps. They are short because so few requests fit into one. Divide the "
+                "requests by the seconds of a step.",
+                lambda workload: 256,
+            ),
+            Misconception(
+                "you choose the smallest block that holds an average request. A table may have many entries; a block for each request is a "
+                "reservation, as before paging.",
+                one_block,
+            ),
+            Misconception(
+                "you choose the largest block that the prefix fills exactly, and without a prefix the largest of all. What is shared is one part; "
+                "what stays empty at the end of each request is another.",
+                lambda workload: max(B for B in SIZES if workload.prefix % B == 0),
+            ),
+            Misconception(
+                "you forget that the prefix is shared. Only full blocks of it are: where 248 tokens begin every request, blocks of 8 share them all, "
+                "and blocks of 16 only 240.",
+                highest(lambda workload, B: speed(replace(workload, prefix=0), B)),
+            ),
+            Misconception(
+                "you choose the size with which the most requests fit, whatever a step takes. What counts are tokens/s: divide by the seconds of a "
+                "step.",
+                lambda workload: max(reversed(SIZES), key=lambda B: batch(workload, B)),
+            ),
+            Misconception(
+                "you divide by the step of a single request. A step of all that fit takes longer, and by how much depends on the size.",
+                highest(lambda workload, B: batch(workload, B) / workload.step(B, 1)),
+            ),
+            Misconception(
+                "you choose the worst size: seconds of a step by requests are seconds for each token, and the fewest of these are the best.",
+                highest(lambda workload, B: 1 / speed(workload, B)),
+            ),
         ),
     ),
 )
