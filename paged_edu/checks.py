@@ -60,7 +60,7 @@ def flag(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be True or False, not {value!r}")
 
 
-def one_of(name: str, value: Any, served: Iterable[str | None], known: Iterable[str] = ()) -> None:
+def one_of(name: str, value: Any, served: Iterable[object], known: Iterable[str] = ()) -> None:
     """Refuse a value that is neither served nor known; what is known but not served yet raises `UnsupportedError`."""
     served, known = list(served), list(known)
     if value in served:

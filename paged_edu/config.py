@@ -66,7 +66,8 @@ class EngineConfig:
     device: str = "auto"
     """"auto" (CUDA if there is one), "cpu", "cuda" or "cuda:1"."""
     attention_backend: str = "auto"
-    """"reference" (torch's own operations), "triton" (the kernels; needs CUDA, or Triton's interpreter), or "auto": Triton on CUDA."""
+    """"reference" (torch's own operations), "cpu" (compiled by numba), "triton" (the kernels; needs CUDA, or Triton's interpreter), or "auto":
+    Triton on CUDA, compiled code on a CPU, and the reference where those can't serve the model."""
     kv_manager: str = "paged"
     """"paged", the paper's, or what came before it, for comparison: "orca-max", "orca-pow2", "orca-oracle" and "grow" give every sequence one run of
     consecutive blocks (see `core.contiguous`). "orca-pow2" and "orca-oracle" must know how long an output gets: ``ignore_eos`` and no stops."""
@@ -106,7 +107,7 @@ class EngineConfig:
         checks.one_of("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         checks.one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", "int8"), ("fp8", "float16", "bfloat16"))
         checks.one_of("quantization", self.quantization, (None, "int8"), ("fp8", "awq", "gptq", "bitsandbytes"))
-        checks.one_of("attention_backend", self.attention_backend, ("auto", "reference", "triton"), ("cpu",))
+        checks.one_of("attention_backend", self.attention_backend, ("auto", "reference", "cpu", "triton"))
         checks.one_of("kv_manager", self.kv_manager, ("paged", *CONTIGUOUS))
         if not isinstance(self.enable_prefix_caching, bool | None):
             raise ValueError(f"enable_prefix_caching must be True, False or None, not {self.enable_prefix_caching!r}")

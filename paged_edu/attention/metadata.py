@@ -7,7 +7,8 @@ There is no padding: prompts, chunks of prompts and single decode tokens lie one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,8 @@ class AttentionMetadata:
     max_seq_len: int
     all_written: bool
     """No slot is -1."""
+    kept: dict[object, object] = field(default_factory=dict, repr=False)
+    """What a backend computed of this step for one layer and keeps for the others."""
 
     @property
     def num_seqs(self) -> int:
@@ -81,36 +84,40 @@ def build_input(scheduled: Sequence[ScheduledSeq], block_size: int, device: torc
     Raises ValueError naming the sequence if it schedules no token, its slots don't match its tokens, its block table doesn't cover
     ``seq_len`` tokens, or ``logits_from`` is not one of its tokens.
     """
-    for s in scheduled:
-        _check(s, block_size)
-    query_lens = [s.num_new for s in scheduled]
-    starts = np.cumsum([0, *query_lens])
-    first_rows = [_first_logits_index(s) for s in scheduled]
-    slots = _join([np.asarray(s.slots, dtype=np.int64) for s in scheduled])
+    counts = [len(s.token_ids) for s in scheduled]
+    lens = [s.start + n for s, n in zip(scheduled, counts, strict=True)]
+    for s, n, seq_len in zip(scheduled, counts, lens, strict=True):
+        first = s.logits_from
+        if not n or len(s.slots) != n or len(s.block_table) * block_size < seq_len or (first is not None and not 0 <= first < n):
+            _refuse(s, block_size)
+    starts = np.cumsum([0, *counts])
+    num_tokens = int(starts[-1])
+    first_rows = [_first_logits_index(s, n) for s, n in zip(scheduled, counts, strict=True)]
+    wanted = [n - first for first, n in zip(first_rows, counts, strict=True)]
+    slots = np.fromiter(chain.from_iterable(s.slots for s in scheduled), np.int64, num_tokens)
     meta = AttentionMetadata(
         slot_mapping=torch.from_numpy(slots).to(device),
         query_start_loc=torch.from_numpy(starts.astype(np.int32)).to(device),
-        seq_lens=torch.tensor([s.seq_len for s in scheduled], dtype=torch.int32, device=device),
-        block_tables=torch.from_numpy(_block_tables(scheduled, block_size)).to(device),
+        seq_lens=torch.tensor(lens, dtype=torch.int32, device=device),
+        block_tables=torch.from_numpy(_block_tables(scheduled, lens, block_size)).to(device),
         block_size=block_size,
         host_query_start_loc=tuple(starts.tolist()),
-        host_seq_lens=tuple(s.seq_len for s in scheduled),
-        max_query_len=max(query_lens, default=0),
-        max_seq_len=max((s.seq_len for s in scheduled), default=0),
+        host_seq_lens=tuple(lens),
+        max_query_len=max(counts, default=0),
+        max_seq_len=max(lens, default=0),
         all_written=bool((slots >= 0).all()),
     )
+    ids = np.fromiter(chain.from_iterable(s.token_ids for s in scheduled), np.int64, num_tokens)
     return ModelInput(
-        input_ids=torch.from_numpy(_join([np.asarray(s.token_ids, dtype=np.int64) for s in scheduled])).to(device),
-        positions=torch.from_numpy(_join([np.arange(s.start, s.seq_len) for s in scheduled])).to(device),
+        input_ids=torch.from_numpy(ids).to(device),
+        positions=torch.from_numpy(_runs([s.start for s in scheduled], counts)).to(device),
         meta=meta,
-        logits_rows=torch.from_numpy(
-            _join([np.arange(row + first, row + n) for row, first, n in zip(starts.tolist(), first_rows, query_lens, strict=False)])
-        ).to(device),
-        logits_counts=tuple(n - first for first, n in zip(first_rows, query_lens, strict=True)),
+        logits_rows=torch.from_numpy(_runs(starts[:-1] + np.asarray(first_rows, dtype=np.int64), wanted)).to(device),
+        logits_counts=tuple(wanted),
     )
 
 
-def _check(s: ScheduledSeq, block_size: int) -> None:
+def _refuse(s: ScheduledSeq, block_size: int) -> None:
     who = f"sequence {s.seq_id} of request {s.request_id}"
     if not s.token_ids:
         raise ValueError(f"{who} is scheduled with no token")
@@ -122,21 +129,25 @@ def _check(s: ScheduledSeq, block_size: int) -> None:
         raise ValueError(f"{who} wants logits from token {s.logits_from} but schedules {s.num_new} tokens")
 
 
-def _first_logits_index(s: ScheduledSeq) -> int:
+def _first_logits_index(s: ScheduledSeq, num_new: int) -> int:
     """Index into ``token_ids`` of the first wanted row; ``num_new`` if none is."""
     if s.logits_from is not None:
         return s.logits_from
-    return s.num_new - 1 if s.num_samples else s.num_new
+    return num_new - 1 if s.num_samples else num_new
 
 
-def _block_tables(scheduled: Sequence[ScheduledSeq], block_size: int) -> npt.NDArray[np.int32]:
+def _block_tables(scheduled: Sequence[ScheduledSeq], lens: Sequence[int], block_size: int) -> npt.NDArray[np.int32]:
     # A table may be longer than its tokens (a contiguous manager reserves ahead): only the blocks that hold tokens are sent.
-    used = [-(-s.seq_len // block_size) for s in scheduled]
+    used = [-(-seq_len // block_size) for seq_len in lens]
     tables = np.full((len(scheduled), max(used, default=0)), PAD_BLOCK, dtype=np.int32)
     for row, s, n in zip(tables, scheduled, used, strict=True):
         row[:n] = s.block_table[:n]
     return tables
 
 
-def _join(parts: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    return np.concatenate(parts).astype(np.int64, copy=False) if parts else np.empty(0, dtype=np.int64)
+def _runs(firsts: npt.ArrayLike, counts: Sequence[int]) -> npt.NDArray[np.int64]:
+    """``first, first + 1, ...``, ``count`` numbers of each, one run behind the other."""
+    counted = np.asarray(counts, dtype=np.int64)
+    ends = np.cumsum(counted)
+    shifts: npt.NDArray[np.int64] = np.repeat(np.asarray(firsts, dtype=np.int64) - (ends - counted), counted)
+    return shifts + np.arange(len(shifts))

@@ -9,6 +9,8 @@ gather into a contiguous copy, then torch's own attention runs on it; the kernel
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -34,26 +36,41 @@ def attend(
 
     Raises ValueError for head counts that don't divide or a window below 1.
     """
+    check(q, cache, window)
+    # Every write precedes every read: sequences of one step may share the blocks that one of them fills.
+    write(cache, k, v, meta.slot_mapping, all_written=meta.all_written)
+    out = torch.empty_like(q)
+    attend_to(range(meta.num_seqs), q, out, cache, meta, window, scale)
+    return out
+
+
+def check(q: Tensor, cache: LayerCache, window: int | None) -> None:
+    """Raises ValueError for head counts that don't divide or a window below 1."""
     num_heads, num_kv_heads = q.shape[1], cache[0].shape[1]
     if num_heads % num_kv_heads:
         raise ValueError(f"{num_heads} query heads can't share {num_kv_heads} KV heads evenly")
     if window is not None and window < 1:
         raise ValueError(f"a sliding window holds at least 1 token, not {window}")
-    # Every write precedes every read: sequences of one step may share the blocks that one of them fills.
-    write(cache, k, v, meta.slot_mapping, all_written=meta.all_written)
-    out = torch.empty_like(q)
+
+
+def attend_to(
+    sequences: Iterable[int], q: Tensor, out: Tensor, cache: LayerCache, meta: AttentionMetadata, window: int | None, scale: float,
+) -> None:
+    """Attention of some of the step's sequences, one after the other, into their rows of ``out``; everything has been written."""
+    num_heads, num_kv_heads = q.shape[1], cache[0].shape[1]
     pages = page_tables(meta.block_tables, num_kv_heads)
     # torch's attention takes [batch, heads, tokens, head_dim]: the same memory seen another way, once for all sequences.
     queries, results = q.transpose(0, 1)[None], out.transpose(0, 1)[None]
     starts = meta.host_query_start_loc
-    for i, seq_len in enumerate(meta.host_seq_lens):
-        rows = slice(starts[i], starts[i + 1])
+    for i in sequences:
+        rows, seq_len = slice(starts[i], starts[i + 1]), meta.host_seq_lens[i]
+        whole = starts[i + 1] - starts[i] == seq_len and window is None     # torch has the mask of a whole prompt built in: half the work
         keys, values = (read_as(q.dtype, cache, which, pages[i], seq_len)[None] for which in (KEYS, VALUES))
         results[:, :, rows] = F.scaled_dot_product_attention(
             queries[:, :, rows], keys, values,
-            attn_mask=visible(starts[i + 1] - starts[i], seq_len, window, q.device), scale=scale, enable_gqa=num_heads != num_kv_heads,
+            attn_mask=None if whole else visible(starts[i + 1] - starts[i], seq_len, window, q.device), is_causal=whole,
+            scale=scale, enable_gqa=num_heads != num_kv_heads,
         )
-    return out
 
 
 def page_tables(block_tables: Tensor, num_kv_heads: int) -> Tensor:

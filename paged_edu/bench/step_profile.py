@@ -102,6 +102,8 @@ def _put(owner: Any, name: str, value: Any, own: bool) -> None:
 
 
 def _multiplies(module: nn.Module) -> bool:
+    if hasattr(module, "packed_bytes"):                     # its weights are in a form that only the product itself can read
+        return True
     tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
     return not isinstance(module, nn.Embedding) and not any(module.children()) and any(tensor.dim() == 2 for tensor in tensors)
 

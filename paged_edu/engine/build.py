@@ -22,6 +22,7 @@ from ..model.errors import ModelLoadError
 from ..model.gguf_tokenizer import load_gguf_tokenizer
 from ..model.int8 import check_served, quantise_model
 from ..model.loader import choose_dtype, load_model, load_spec, resolve
+from ..model.packed import pack_model
 from ..sampling.sampler import Sampler
 from ..words import counted
 from .engine import Engine
@@ -104,6 +105,8 @@ def _build(config: EngineConfig, path: Path) -> tuple[Engine, MemoryPlan]:
     model, spec = load_model(path, dtype, device)
     if config.quantization == "int8":
         quantise_model(model)
+    else:
+        pack_model(model, device, dtype)
     kv_dtype = torch.int8 if config.kv_cache_dtype == "int8" else dtype
     pages = spec.num_kv_heads, config.block_size, spec.head_dim, kv_dtype
     block_bytes = bytes_per_block(spec.num_layers, *pages)

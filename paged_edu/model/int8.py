@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import UnsupportedError
-from .layers import Conv1D
+from .joined import replace_linears
 from .smoothing import smooth_model
 from .spec import CausalLM
 
@@ -150,21 +149,4 @@ def quantise_model(model: CausalLM) -> None:
     Layers that read the same input (a module's ``JOINED``) become one, which computes the input's codes once for all.
     """
     smooth_model(model)
-    for module in list(model.modules()):
-        for joined, names in getattr(module, "JOINED", {}).items():
-            parts = [getattr(module, name) for name in names]
-            setattr(module, joined, Int8Linear(*_join(parts)))
-            for name in names:
-                setattr(module, name, None)
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear | Conv1D):
-                setattr(module, name, Int8Linear(*_join([child])))
-
-
-def _join(parts: Sequence[nn.Linear | Conv1D]) -> tuple[Tensor, Tensor | None]:
-    """Weight ``[out, in]`` and bias of layers put side by side."""
-    weights: list[Tensor] = [part.weight.T if isinstance(part, Conv1D) else part.weight for part in parts]
-    biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
-    if len(biases) not in (0, len(parts)):
-        biases = [torch.zeros(len(w)) if part.bias is None else part.bias for part, w in zip(parts, weights, strict=True)]
-    return torch.cat(weights), torch.cat(biases) if biases else None
+    replace_linears(model, Int8Linear)

@@ -127,13 +127,13 @@ def waste(size: int, tokens: Iterable[int]) -> float:
     About ``(size - 1) / 2`` as long as sequences are longer than a block. Raises ValueError for a size or a length that is no integer above 0.
     """
     integer("size", size, 1)
-    return float((-_counts(tokens) % size).mean())
+    return float((-as_tokens(tokens) % size).mean())
 
 
 def token_share(size: int, tokens: Iterable[int]) -> float:
     """Slots that hold a token, as a share (0 to 1) of those in the blocks of whole sequences; ``tokens`` and errors as for `waste`."""
     integer("size", size, 1)
-    counts = _counts(tokens)
+    counts = as_tokens(tokens)
     return float(counts.sum() / (counts + -counts % size).sum())
 
 
@@ -174,12 +174,15 @@ def _cost(server: Server, size: int) -> CostModel:
     return CostModel(server.model, server.gpu, server.num_gpus, size)
 
 
-def _counts(tokens: Iterable[int]) -> np.ndarray:
+def as_tokens(tokens: Iterable[int], name: str = "tokens") -> np.ndarray:
+    """Lengths of sequences as int64. Raises ValueError for what is no list of integers of at least 1, and for an empty one."""
+    if not isinstance(tokens, Iterable):
+        raise ValueError(f"{name} must be a list of lengths, not {tokens!r}")
     counts = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)
     for count in counts:
-        integer("every one of tokens", count, 1, 2**31)
+        integer(f"every one of {name}", count, 1, 2**31)
     if not counts:
-        raise ValueError("tokens must be of 1 sequence at least, not of 0")
+        raise ValueError(f"{name} must be of 1 sequence at least, not of 0")
     return np.array(counts, np.int64)
 
 

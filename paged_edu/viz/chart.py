@@ -13,7 +13,7 @@ from .shapes import document, num, text
 
 HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 DASHES = ("", "6 4", "2 4", "9 3 2 3")
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 330, 70, 150, 44, 52
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 342, 70, 150, 56, 52
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Chart:
             x, y = self._at(value, 0)
             body.append(text(x, y + 18, f"{value:g}", AUTO.muted, 12, "middle"))
         body.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, self.x, AUTO.ink, 13, "middle"))
-        body.append(text(LEFT - 56, TOP - 2, self.y, AUTO.ink, 13))
+        body.append(text(LEFT - 56, TOP - 14, self.y, AUTO.ink, 13))
         for i, one in enumerate(self.series):
             body += self._drawn(one, HUES[i], DASHES[i])
         return document(WIDTH, HEIGHT, str(self), AUTO, body)

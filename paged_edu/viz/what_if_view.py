@@ -5,24 +5,21 @@ plotly figure with a slider over them, an SVG and a table.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
-from weakref import WeakValueDictionary
 
 from ..checks import one_of
 from ..sim.what_if import DATASETS, FACTORS, SYSTEMS, Results, Setting, all_held, stored
 from .palette import AUTO, LIGHT, OUTLINE
 from .palette import SYSTEMS as LOOKS
 from .shapes import FONT, document, num, rect, text
-from .view import NO_WIDGETS, PLOTLY_MIME
+from .sliders import Sliders
 
 LABELS = {
     "memory": "memory for keys and values", "bandwidth": "bandwidth of that memory", "compute": "arithmetic of the card",
     "host": "time in the serving program", "prompts": "length of prompts", "answers": "length of answers",
 }
 NAMES = {"sharegpt": "ShareGPT", "alpaca": "Alpaca"}
-_open: WeakValueDictionary[str, WhatIf] = WeakValueDictionary()
 
 
 def told(name: str, value: float) -> str:
@@ -36,7 +33,7 @@ def said(setting: Setting) -> str:
     return ", ".join(told(name, value) for name, value in setting.changes().items()) or "as in the paper"
 
 
-class WhatIf:
+class WhatIf(Sliders):
     """OPT-13B on the paper's card under a queue that never runs dry: ``WhatIf()``, or ``WhatIf("alpaca")``.
 
     ``change(memory=2)`` does what a slider does. A new one closes the one that had its ``name`` before.
@@ -46,13 +43,7 @@ class WhatIf:
         one_of("dataset", dataset, DATASETS)
         self.known = stored()
         self.setting = Setting(dataset=dataset)
-        self.notice = ""
-        self.name = name
-        self._widget: Any = None
-        self._show: Callable[[], None] = lambda: None
-        if (before := _open.get(name)) is not None:
-            before.close()
-        _open[name] = self
+        super().__init__(name)
 
     # -- what is asked ---------------------------------------------------------------------------------------------------------------
     @property
@@ -188,7 +179,7 @@ class WhatIf:
                         slider.value = value
             finally:
                 quiet[0] = False
-            picture.value, status.value = self.svg(), f'<div aria-live="polite">{self.sentence}</div>'
+            picture.value, status.value = self.svg(), self._said()
 
         def asked(_: object) -> None:
             if quiet[0]:
@@ -196,12 +187,7 @@ class WhatIf:
             wanted = {name: slider.value for name, slider in sliders.items()} | {"dataset": dataset.value}
             if replace(self.setting, **wanted) not in self.known:
                 status.value = '<div aria-live="polite">Four systems are simulated: some seconds …</div>'
-            try:
-                self.change(**wanted)
-            except Exception as error:                      # what a callback raises is shown nowhere
-                self.notice = str(error)
-                show()
-                self.notice = ""
+            self._attempt(lambda: self.change(**wanted))
 
         def back(_: object) -> None:
             self.change(**dict.fromkeys(FACTORS, 1))
@@ -212,34 +198,3 @@ class WhatIf:
         self._show = show
         show()
         return w.VBox([dataset, w.HBox([w.VBox([*sliders.values(), reset]), picture], layout=w.Layout(flex_flow="row wrap")), status])
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Mapping[str, object]:
-        svg = self.svg()
-        bundle: dict[str, object] = {"text/plain": f"{self}\n{self.sentence}", "image/svg+xml": svg, PLOTLY_MIME: self.figure()}
-        try:
-            if self._widget is None:
-                self._widget = self._build()
-        except ImportError:
-            return bundle | {"text/html": f"{svg}<p>{NO_WIDGETS}</p>"}
-        widget: Mapping[str, object] = self._widget._repr_mimebundle_()
-        return bundle | {kind: value for kind, value in widget.items() if kind.startswith("application/")}
-
-    def close(self) -> None:
-        """Take the widget out of the page; twice is as good as once."""
-        self._show = lambda: None
-        if self._widget is not None:
-            _close(self._widget)
-            self._widget = None
-        if _open.get(self.name) is self:
-            del _open[self.name]
-
-
-def _close(widget: Any) -> None:
-    """A widget with all in it: ipywidgets keeps each one until it is closed by itself."""
-    for child in getattr(widget, "children", ()):
-        _close(child)
-    for part in ("layout", "style"):
-        owner: Any = getattr(widget, part, None)
-        if hasattr(owner, "close"):
-            owner.close()
-    widget.close()

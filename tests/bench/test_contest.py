@@ -14,6 +14,8 @@ from paged_edu.bench import contest, request_list, step_profile, throughput, thr
 from paged_edu.bench.contenders import Command, Ours, Served, Transformers
 from paged_edu.bench.request_list import Asked
 from paged_edu.engine.llm import LLM
+from paged_edu.model import int8
+from paged_edu.sampling.params import SamplingParams
 
 PEER = f"{sys.executable} -c"
 ASKED = [Asked((5, 6, 7), 4), Asked((8,), 9), Asked((9, 10, 11, 12, 13), 1)]
@@ -124,6 +126,21 @@ def test_everything_is_as_it_was_when_the_stopwatches_are_gone(tiny):
         assert (functional.linear, torch.addmm) == before
         assert modules == [dict(vars(module)) for module in engine.runner.model.modules()]
         assert not {"schedule", "update"} & set(vars(engine.scheduler))
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_every_layer_with_weights_is_a_product(tiny, quantization):
+    """However it holds them: packed for oneDNN or as int8 codes, and the tied head that stays as it was."""
+    if quantization and int8.ENGINE not in torch.backends.quantized.supported_engines:
+        pytest.skip("torch has no x86 engine here")
+    with LLM(tiny, num_gpu_blocks_override=16, skip_tokenizer_init=True, quantization=quantization) as llm:
+        layers = len(llm.engine.runner.model.h)
+        with step_profile.watched(llm.engine) as watches:
+            watches.record = []
+            llm.generate([[1, 2, 3]], SamplingParams(max_tokens=1), use_tqdm=False)
+        assert len(watches.record) == 4 * layers + 1        # qkv, output, two of the MLP; the head
+        for call in watches.record:
+            call()
 
 
 def test_the_products_are_run_again_with_the_same_weights(tiny):

@@ -176,7 +176,7 @@ def test_bad_options_name_value_and_limit(name, value, message):
 
 @pytest.mark.parametrize(("name", "value"), [
     ("quantization", "fp8"), ("tensor_parallel_size", 2),
-    ("kv_cache_dtype", "fp8"), ("attention_backend", "cpu"),
+    ("kv_cache_dtype", "fp8"),
 ])
 def test_what_is_not_served_yet_is_refused_by_name(name, value):
     with pytest.raises(UnsupportedError, match=f"{name}=.*not served yet"):

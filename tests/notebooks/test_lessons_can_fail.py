@@ -117,6 +117,7 @@ FAULTS = {
     ("07", "register_before_computing"): REGISTER_BEFORE_COMPUTING,
     ("08", "return_without_the_last_swapped_block"): RETURN_WITHOUT_THE_LAST_SWAPPED_BLOCK,
     ("11", "admit_when_all_have_ended"): ADMIT_WHEN_ALL_HAVE_ENDED,
+    ("12", "reserve_one_token_too_many"): RESERVE_ONE_TOKEN_TOO_MANY,
 }
 
 WITHOUT_MODEL = ("11",)

@@ -4,23 +4,25 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import math
 from random import Random
 
 import numpy as np
 import pytest
 from solutions import ALL, NAMES, define, solution, source
 
+from paged_edu.sim import block_sizes
 from paged_edu.sim.panels import published
 from paged_edu.viz import exercises
 from paged_edu.viz.check import check, hint, task
-from paged_edu.viz.exercises import guard
+from paged_edu.viz.exercises import guard, sizes
 from paged_edu.viz.exercises.exercise import cases_of, examine
 from paged_edu.viz.exercises.guard import Outcome
 
 
 def test_every_lesson_has_its_exercises():
     two = [f"{lesson}.{letter}" for lesson in ("01", "02", "03", "04", "05", "06", "07", "08") for letter in "ab"]
-    expected = ["00.a", *two, "11.a", "11.b", "11.c"]
+    expected = ["00.a", *two, "11.a", "11.b", "11.c", "12.a", "12.b"]
     assert expected == NAMES
 
 
@@ -160,6 +162,14 @@ def _last_below(curve, limit):
     return rates[above[0] - 1] if above and above[0] else None
 
 
+def _no_shared_prefix(workload):
+    speed = {}
+    for size in sizes.SIZES:
+        fit = workload.slots // size / np.mean([math.ceil(length / size) for length in workload.lengths])
+        speed[size] = max(1, int(fit)) / workload.step(size, max(1, int(fit)))
+    return max(speed, key=speed.get)
+
+
 # LESSONS.md, section 2: written as a learner would, and not taken from the exercises.
 WRONG = [
     ("00.a", lambda n, size: n // size, "rounded down"),
@@ -205,6 +215,15 @@ WRONG = [
     ("11.b", lambda curve, limit: np.interp(limit, *zip(*curve)), "you exchange the axes"),
     ("11.c", lambda slots, reserved, tokens, step: slots / reserved / tokens / step, "a part of a place"),
     ("11.c", lambda slots, reserved, tokens, step: slots // reserved / step, "these are tokens/s"),
+    ("12.a", lambda size, lengths: size / 2, "half a slot too many"),
+    ("12.a", lambda size, lengths: (size - 1) / 2, "the rule (B - 1) / 2"),
+    ("12.a", lambda size, lengths: np.mean([(n // size + 1) * size - n for n in lengths]), "ends with a full block"),
+    ("12.a", lambda size, lengths: math.ceil(np.mean(lengths) / size) * size - np.mean(lengths), "the waste of the average length"),
+    ("12.b", lambda workload: 16, "16 for every workload"),
+    ("12.b", lambda workload: 1, "1 for every workload"),
+    ("12.b", lambda workload: 256, "256 for every workload"),
+    ("12.b", _no_shared_prefix, "you forget that the prefix is shared"),
+    ("12.b", lambda workload: workload.prefix & -workload.prefix or 256, "the prefix fills exactly"),
 ]
 
 
@@ -255,7 +274,7 @@ def test_mutants_of_the_solution_fail(name, monkeypatch):
     monkeypatch.setattr(guard, "TIME_LIMIT", 0.3)
     exercise = exercises.find(name)
     random = Random("other inputs")
-    others = [exercise.draw(random) for _ in range(300)]
+    others = {exercise.told(case): case for case in (exercise.draw(random) for _ in range(300))}.values()
     killed = 0
     for mutant in mutants(source(name)):
         verdict = examine(exercise, define(mutant, name))
@@ -333,3 +352,42 @@ def test_the_lessons_own_values_are_among_the_inputs(name):
         assert None in values
     if name == "11.c":
         assert wants[repr((15_728, 2048, 338, 0.03))] == pytest.approx(7 / (338 * 0.03))
+    if name == "12.a":
+        assert wants[repr((16, [16, 17, 40]))] == pytest.approx(23 / 3)
+        sharegpt, alpaca = [(case.args[0], case.want) for case in exercise.fixed() if len(case.args[1]) > 100]
+        assert sharegpt == (16, pytest.approx(7.5, abs=0.2))
+        assert alpaca == (256, pytest.approx(184.8, abs=0.2))
+    if name == "12.b":
+        best = {value.workload: value.size for value in values}
+        assert len(best) == 6
+        assert best["chat"] == 16
+
+
+def test_rates_of_block_sizes():
+    """What 12.b says of them, and that those which are stored beside the exercise come out again."""
+    running = {size: found.running for size, found in block_sizes.stored()["labels"].items()}
+    assert running[2] / running[16] == pytest.approx(1.4, abs=0.03)
+    assert sizes.rates("chat")[1] < max(sizes.rates("chat").values()) / 2
+    for name in sizes.ALL:
+        assert sizes.rates(name).keys() == {*sizes.SIZES}
+    assert round(block_sizes.held(sizes.ODD_PREFIX, 16).rate, 2) == sizes.ODD_PREFIX_RATES[16]
+
+
+@pytest.mark.parametrize("need", [
+    lambda workload, size: math.ceil(np.mean(workload.lengths) / size) - workload.prefix // size,
+    lambda workload, size: (np.mean(workload.lengths) + (size - 1) / 2) / size - workload.prefix // size,
+    lambda workload, size: math.ceil(max(workload.lengths) / size) - workload.prefix // size,
+    lambda workload, size: np.mean([math.ceil((length - workload.prefix) / size) for length in workload.lengths]),
+    lambda workload, size: np.mean([math.ceil((3 * length + workload.prefix) / 4 / size) - workload.prefix // size for length in workload.lengths]),
+], ids=["mean length", "rule", "longest", "own tokens", "on the way"])
+def test_other_sound_reckonings_pass(need):
+    """12.b is about the idea, so it must not depend on the last detail."""
+
+    def choose_block_size(workload):
+        speed = {}
+        for size in sizes.SIZES:
+            batch = max(1, int((workload.slots // size - workload.prefix // size) / need(workload, size)))
+            speed[size] = batch / workload.step(size, batch)
+        return max(speed, key=speed.get)
+
+    assert examine(exercises.find("12.b"), choose_block_size).passed

@@ -11,6 +11,7 @@ import pytest
 import torch
 from solutions import ALL, NAMES
 
+from paged_edu import lengths
 from paged_edu.attention.cache import bytes_per_block
 from paged_edu.core.block_table import num_blocks_for
 from paged_edu.core.buddy import BuddyAllocator
@@ -491,3 +492,64 @@ def test_numbers_of_lesson_11():
     assert slots / 2 / 78 > 300
     says("11.1", 338, 30.42, 13.62, "7.00")
     says("11.6", 38.2, 25.2, 36.6, 57.3)
+
+
+def while_running(dataset):
+    """How probable each number of tokens is for a request of a data set that is looked at while it runs: 0, 1, 2, ..."""
+    prompts, answers = (np.bincount(side.lengths_at(np.arange(side.num_requests))) / side.num_requests
+                        for side in (lengths.load(dataset).input, lengths.load(dataset).output))
+    still = np.cumsum(answers[::-1])[::-1][1:]              # the share of answers that are longer than 0, 1, 2, ... tokens
+    return np.convolve(prompts, still / still.sum())
+
+
+def empty_and_filled(dataset, size):
+    """``(empty slots of a request, share of the slots in use that hold tokens)`` in blocks of ``size``."""
+    found = while_running(dataset)
+    tokens = np.arange(len(found))
+    empty, mean = float(found @ (-tokens % size)), float(found @ tokens)
+    return empty, mean / (mean + empty)
+
+
+def test_numbers_of_lesson_12():
+    sharegpt, alpaca = ({size: empty_and_filled(name, size) for size in (16, 128, 256)} for name in lengths.DATASETS)
+    mean = while_running("alpaca") @ np.arange(len(while_running("alpaca")))
+    says("12.1", f"{mean:.0f}", "More than 180", f"{sharegpt[256][0]:.0f}", 255 / 2, f"{256 - mean:.0f}")
+    assert 180 < alpaca[256][0] < 190
+    assert cached(100, 100, 16, common=80)[0] == 80
+    assert [cached(200, 200, size, common=80)[0] for size in (32, 64, 128)] == [64, 64, 0]
+    says("12.2", 80 - 64, 64, 80, 128)
+    swap, latency = dict(published()["fig19a"]["Swap in + out"]), {name: dict(points) for name, points in published()["fig18b"].items()}
+    server = PAPER_SERVERS["opt-13b"]
+    model, gpu = server.model, server.gpu
+    says("12.3", f"{swap[1]:.1f}", f"{swap[16]:.1f}", percent(sharegpt[16][1], 0), percent(1 - sharegpt[16][1], 0), f"{model.kv_bytes_per_token:,}")
+    for name, sizes in (("12.3", (1, 16)), ("12.4", (8, 16, 32, 256)), ("12.5", (16, 128))):
+        says(name, *(f"{latency['ShareGPT'][size]:.3f}" for size in sizes))
+    says("12.5", *(f"{latency['Alpaca'][size]:.3f}" for size in (16, 128)), percent(alpaca[128][1], 0), "nearly 90 %")
+    assert 0.86 < sharegpt[128][1] < 0.9
+    assert (16 - 1) / 2 - (8 - 1) / 2 == 4
+
+    def step_ms(batch):     # fitted on Fig. 1 of the paper
+        return 26.24 + 0.419 * batch
+
+    says("12.6", percent(step_ms(16) / step_ms(8) - 1, 0), percent(2 * step_ms(8) / step_ms(16) - 1, 0))
+    says("12.7", f"{500 * model.kv_bytes_per_token / 1e9:.2f}", f"{model.weight_bytes / 1e9:.1f}", 200)
+    assert gpu.flops / gpu.bandwidth == pytest.approx(200, rel=0.01)
+    reading = model.weight_bytes / gpu.bandwidth
+    says("12.8", f"{gpu.bandwidth / 1e9:,.0f}", f"{1000 * reading:.1f}", 60, f"{gpu.flops / 1e12:.0f}", "12,000", 200,
+         f"{2048 * model.kv_bytes_per_token / 2**30}")
+    assert 1 / reading == pytest.approx(60, rel=0.02)
+    assert gpu.flops / (2 * model.num_parameters) == pytest.approx(12_000, rel=0.02)
+    assert server.num_slots * model.kv_bytes_per_token == pytest.approx(12 * 2**30, rel=0.001)
+
+
+def test_a_block_for_the_whole_request_is_orca_max():
+    """What 12.10 says: the same four parts, whatever the requests."""
+    reports = []
+    for manager in (PagedKVManager(6, 256), ContiguousKVManager(6 * 256, 1, "max", 256)):
+        scheduler = Scheduler(SchedulerConfig(256), manager)
+        for i, (prompt, answer) in enumerate(((8, 61), (208, 43), (25, 20), (1, 1))):
+            scheduler.add(Request(str(i), tuple(range(prompt)), max_tokens=answer))
+        for _ in range(9):
+            advance(scheduler)
+        reports.append(manager.report().shares())
+    assert reports[0] == reports[1]

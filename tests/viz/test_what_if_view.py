@@ -10,6 +10,7 @@ from ipywidgets.widgets.widget import _instances
 
 from paged_edu.sim.what_if import DATASETS, FACTORS, SYSTEMS, Held, Setting, held, stored, sweep
 from paged_edu.viz import what_if_view
+from paged_edu.viz.sliders import _open
 from paged_edu.viz.view import PLOTLY_MIME
 from paged_edu.viz.what_if_view import WhatIf
 
@@ -135,7 +136,7 @@ def test_nothing_is_left_when_a_cell_runs_again():
     for _ in range(5):
         WhatIf()._repr_mimebundle_()
     assert len(_instances) == before
-    last = what_if_view._open["what if"]
+    last = _open["what if"]
     last.close()
     last.close()
     assert len(_instances) < before
