@@ -64,18 +64,24 @@ class Attention(nn.Module):
         self.v_proj = Linear(spec.hidden_size, self.num_kv_heads * self.head_dim, bias=options.qkv_bias)
         self.o_proj = Linear(self.num_heads * self.head_dim, spec.hidden_size, bias=options.output_bias)
         self.qkv_proj = None
+        self.normalised = options.qk_norm
         self.q_norm = RMSNorm(self.head_dim, _norm_eps(spec)) if options.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(self.head_dim, _norm_eps(spec)) if options.qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, rotation: Rotation, cache: LayerCache, meta: AttentionMetadata, attend: Attend) -> Tensor:
         heads = self.num_heads, self.num_kv_heads, self.num_kv_heads
-        if self.qkv_proj is not None:
-            parts = self.qkv_proj(x).split([n * self.head_dim for n in heads], dim=-1)
-        else:
-            parts = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        q, k, v = (part.unflatten(-1, (n, self.head_dim)) for part, n in zip(parts, heads, strict=True))
         # The cache holds rotated keys: a position never changes, so a key is turned once and not at every step that reads it.
-        q, k = rotate(self.q_norm(q), rotation), rotate(self.k_norm(k), rotation)
+        if self.qkv_proj is not None and not self.normalised:       # side by side: turned together
+            rows = self.qkv_proj(x).unflatten(-1, (sum(heads), self.head_dim))
+            q, k = rotate(rows[:, : -self.num_kv_heads], rotation).tensor_split((self.num_heads,), dim=1)
+            v = rows[:, -self.num_kv_heads :]
+        else:
+            if self.qkv_proj is not None:
+                parts = self.qkv_proj(x).split([n * self.head_dim for n in heads], dim=-1)
+            else:
+                parts = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+            q, k, v = (part.unflatten(-1, (n, self.head_dim)) for part, n in zip(parts, heads, strict=True))
+            q, k = rotate(self.q_norm(q), rotation), rotate(self.k_norm(k), rotation)
         out: Tensor = self.o_proj(attend(q, k, v, cache, meta, self.window, self.scale).flatten(1))
         return out
 
@@ -98,7 +104,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gate, up = (self.gate_proj(x), self.up_proj(x)) if self.gate_up_proj is None else self.gate_up_proj(x).chunk(2, dim=-1)
         # Some activations take other instructions for a strided input, with other last bits; half of one row is never strided.
-        out: Tensor = self.down_proj(self.act(gate.contiguous()) * up)
+        out: Tensor = self.down_proj(self.act(gate.contiguous()).mul_(up))
         return out
 
 

@@ -2,6 +2,7 @@
 import json
 import random
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,3 +197,20 @@ def test_a_pool_that_is_too_small_for_a_request(capsys, tiny, workload):
     flags = ["--model", tiny, "--workload", workload, "--systems", "paged", "--num-gpu-blocks-override", "2"]
     assert cli.main(["bench", "throughput", *flags]) == 2
     assert "2 blocks" in capsys.readouterr().err
+
+
+def test_the_readme_tells_of_the_stored_race():
+    root = Path(__file__).parents[2]
+    race = json.loads((root / "data" / "bench" / "throughput_cpu.json").read_text(encoding="utf-8"))
+    assert cli.main(["bench", "throughput", "--load", str(root / "data" / "bench" / "throughput_cpu.json")]) == 0
+    assert race["complete"]
+    speed = {name: one["tokens_per_s"]["median"] for name, one in race["throughput"]["summary"].items()}
+    assert all(one["rounds"] == 5 for one in race["throughput"]["summary"].values())
+    assert race["throughput"]["same_tokens"]["others"]["transformers"]["different"] == 0
+    text = (root / "README.md").read_text(encoding="utf-8")
+    for words in (
+        f"float32 writes {speed['paged'] / speed['transformers']:.2f} times the tokens/s of transformers' padded batch",
+        f"{speed['paged'] / speed['openvino f32']:.2f} times those of OpenVINO GenAI in float32",
+        f"int8 writes {speed['paged int8'] / speed['openvino default']:.2f} times those of OpenVINO GenAI at its default",
+    ):
+        assert words in text
