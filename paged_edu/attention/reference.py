@@ -64,7 +64,8 @@ def attend_to(
     starts = meta.host_query_start_loc
     for i in sequences:
         rows, seq_len = slice(starts[i], starts[i + 1]), meta.host_seq_lens[i]
-        whole = starts[i + 1] - starts[i] == seq_len and window is None     # torch has the mask of a whole prompt built in: half the work
+        # torch has the mask of a whole prompt built in: half the work. (It scales that mask too, and minus infinity times 0 is no number.)
+        whole = starts[i + 1] - starts[i] == seq_len and window is None and scale != 0
         keys, values = (read_as(q.dtype, cache, which, pages[i], seq_len)[None] for which in (KEYS, VALUES))
         results[:, :, rows] = F.scaled_dot_product_attention(
             queries[:, :, rows], keys, values,

@@ -100,8 +100,7 @@ class ContiguousKVManager:
 
     def explain(self, request: Request) -> str:
         tokens = self.reserved_tokens(request, len(request.prompt_token_ids))
-        size, number = 1 << self._order(tokens), len(self._orders(request))
-        runs = "a run" if number == 1 else f"{number} runs"
+        size, runs = 1 << self._order(tokens), "a run" if request.n == 1 else f"{request.n} runs"
         return (
             f"needs {runs} of {size} block{'s' * (size > 1)} of {self.block_size} ({self.reservation!r} reserves {tokens} tokens in each); "
             f"the pool has {self.num_blocks}, its largest run {self.buddy.largest()}"
@@ -276,19 +275,14 @@ class ContiguousKVManager:
             num_sequences=len(self._held), num_used_blocks=used,
         )
 
-    def _holders(self) -> dict[int, int]:
-        """First block of each run in use -> how many sequences hold it."""
+    def check(self) -> None:
+        self.buddy.check()
         holders: dict[int, int] = {}
         for held in self._held.values():
             for start in (held.start, *held.spares, *(() if held.source is None else (held.source,))):
                 holders[start] = holders.get(start, 0) + 1
-        return holders
-
-    def check(self) -> None:
-        self.buddy.check()
-        for held in self._held.values():
             if not held.seq.num_computed_tokens <= held.capacity <= len(held.blocks) * self.block_size:
                 computed = f"sequence {held.seq.seq_id} computed {held.seq.num_computed_tokens} tokens"
                 raise IntegrityError(f"{computed}; {held.capacity} are reserved in a run of {len(held.blocks)} blocks")
-        if (holders := self._holders()) != self.buddy.ref_counts:
+        if holders != self.buddy.ref_counts:
             raise IntegrityError(f"runs and their holders are {holders}; the allocator counts {self.buddy.ref_counts}")

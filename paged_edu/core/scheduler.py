@@ -8,7 +8,6 @@ blocks (all or nothing) and is recomputed later, or swapped out and in. The bran
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from . import events
@@ -52,10 +51,9 @@ class Scheduler(Queues):
         for request in [r for r in self.running if r.pending]:
             self._rejoin(request, step)
         chunks, budget = self._split_budget()
-        decode, scheduled = self._decode, step.scheduled
         for request in self.running.copy():
             chunk = chunks.get(request) if chunks else None
-            if request.status is not RUNNING or (chunk is None and decode(request, scheduled)):
+            if request.status is not RUNNING or (chunk is None and self._decode(request, step.scheduled)):
                 continue                                    # preempted earlier in this loop; or planned, nearly always
             tokens = [1] * len(request.live) if chunk is None else chunk
             if not any(tokens):                             # no budget left
@@ -65,7 +63,7 @@ class Scheduler(Queues):
                 copies = self._make_room(request, tokens, step)
             if copies is not None:
                 step.copies += copies
-                if chunk is not None or not decode(request, scheduled):
+                if chunk is not None or not self._decode(request, step.scheduled):
                     self._plan(request, tokens, step)
         if not step.preempted:                              # who has just stepped back is not overtaken
             self._admit(step, budget)
@@ -210,9 +208,8 @@ class Scheduler(Queues):
                 del scheduled[planned:]
                 return False
             start, (slot, blocks) = seq.num_computed_tokens, place
-            scheduled.append(new_tuple(ScheduledSeq, (      # the constructor takes twice as long
-                request_id, seq.seq_id, seq.branch, (seq.token_ids[start],), start, (slot,), blocks, 0, 1,
-            )))
+            row = (request_id, seq.seq_id, seq.branch, (seq.token_ids[start],), start, (slot,), blocks, 0, 1)
+            scheduled.append(new_tuple(ScheduledSeq, row))  # the constructor takes twice as long
         return True
 
     def _plan(self, request: Request, tokens: list[int], step: _Step) -> None:
@@ -247,20 +244,16 @@ class Scheduler(Queues):
                 if seq.request.num_prompt_logits is not None:
                     seq.request.got_prompt_logits(computed)
         grown: list[Sequence] = []
-        requests = self.requests
         for request_id, branches in given.items():
-            request = requests.get(request_id)
+            request = self.requests.get(request_id)
             if request is None or request.status is not RUNNING:
                 continue                                    # aborted while the step ran; the id may be in use again
             live = request.live
-            if len(branches) == 1 == request.n and not request.beam and branches[0][4] is None and branches[0][0] == live[0].seq_id:   # nearly always
-                pairs: Iterable[tuple[Sequence, Branch]] = ((live[0], branches[0]),)
-            elif self._goes_on(request, branches):
-                pairs = zip(live, branches)
-            else:
+            one = len(branches) == 1 == request.n and branches[0][0] == live[0].seq_id and branches[0][4] is None       # nearly always, and quicker
+            if request.beam or (not one and (not request.forked or [b[0] for b in branches if b[4] is None] != [seq.seq_id for seq in live])):
                 self._branch_out(request, branches, grown)
                 continue
-            for seq, (_, new, logprobs, logprob, _) in pairs:     # side by side: nothing forks, nothing is freed
+            for seq, (_, new, logprobs, logprob, _) in ((live[0], branches[0]),) if one else zip(live, branches):   # nothing forks or is freed
                 if logprobs is not None:
                     seq.logprobs[seq.num_output_tokens :] = logprobs
                 seq.token_ids += new
@@ -273,11 +266,6 @@ class Scheduler(Queues):
             if reason is not None:
                 self._finish(seq, *reason)
         return grown
-
-    @staticmethod
-    def _goes_on(request: Request, branches: tuple[Branch, ...]) -> bool:
-        """Whether each live sequence just got its next tokens: samples, once they have fanned out."""
-        return not request.beam and request.forked and [branch[0] for branch in branches if branch[4] is None] == [seq.seq_id for seq in request.live]
 
     def _branch_out(self, request: Request, branches: tuple[Branch, ...], grown: list[Sequence]) -> None:
         """Append the sampled tokens; free the parents that nobody continues, and fork the children of the others (Paper §4.4)."""

@@ -212,11 +212,26 @@ class OracleMachine(GrowMachine):
     reservation = "oracle"
 
 
-for machine, examples in ((SchedulerMachine, 100), (GrowMachine, 60), (MaxMachine, 25), (Pow2Machine, 25), (OracleMachine, 25)):
+class TightMachine(SchedulerMachine):
+    """Short of blocks, with a cache of small ones and host memory: what the general one comes to seldom, or in some runs not at all."""
+
+    @initialize(
+        num_blocks=st.integers(6, 20), block_size=st.sampled_from([1, 2]), mode=st.sampled_from(["auto", "swap", "swap"]), seqs=st.integers(6, 12),
+        priority=st.booleans(),
+    )
+    def build(self, num_blocks, block_size, mode, seqs, priority):
+        self.scheduler, self.runner = make(
+            num_blocks, block_size, max_model_len=MAX_LEN, budget=MAX_LEN + 20, seqs=seqs, policy=Priority() if priority else FCFS(), watermark=0.0,
+            prefix_caching=True, cpu_blocks=40, preemption_mode=mode, enable_chunked_prefill=False,
+        )
+        self.start(True)
+
+
+for machine, examples in ((SchedulerMachine, 100), (TightMachine, 60), (GrowMachine, 60), (MaxMachine, 25), (Pow2Machine, 25), (OracleMachine, 25)):
     machine.TestCase.settings = settings(
         max_examples=examples, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck),
     )
-TestScheduler = SchedulerMachine.TestCase
+TestScheduler, TestTight = SchedulerMachine.TestCase, TightMachine.TestCase
 TestGrow, TestMax, TestPow2, TestOracle = GrowMachine.TestCase, MaxMachine.TestCase, Pow2Machine.TestCase, OracleMachine.TestCase
 
 
