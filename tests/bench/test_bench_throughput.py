@@ -214,3 +214,6 @@ def test_the_readme_tells_of_the_stored_race():
         f"int8 writes {speed['paged int8'] / speed['openvino default']:.2f} times those of OpenVINO GenAI at its default",
     ):
         assert words in text
+    alone = [json.loads((root / "data" / "bench" / f"{name}.json").read_text(encoding="utf-8")) for name in ("latency_cpu", "latency_cpu_int8")]
+    plain, small = (one["latency"]["summary"]["1"]["transformers"]["first_against_it"]["ratio"] for one in alone)
+    assert f"{plain:.2f} times transformers' tokens/s in float32 and {small:.2f} times\nin int8" in text
