@@ -76,10 +76,7 @@ class BlockSizeView(Sliders):
         self._show()
         return self
 
-    @property
-    def sentence(self) -> str:
-        if self.notice:
-            return self.notice
+    def _summary(self) -> str:
         said = ", ".join(f"{row.label} {row.told(self.size)}" for row in self.rows)
         return f"{self._heading(self.size)}: {said}" + (f". {NOT_SIMULATED}" if self.workload == YOURS else f" ({self.rows[-1].told_best()}).")
 

@@ -1,6 +1,7 @@
 """Sliders: what views have in common whose picture follows settings, not steps: one a name, what Jupyter is given, nothing left when closed."""
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
@@ -11,8 +12,8 @@ from .view import NO_WIDGETS, PLOTLY_MIME
 _open: WeakValueDictionary[str, Sliders] = WeakValueDictionary()
 
 
-class Sliders:
-    """A subclass says what is shown (`svg`, `sentence`, ``str``), without a kernel too (`figure`), and makes its controls (`_build`).
+class Sliders(ABC):
+    """A subclass says what is shown (`svg`, `_summary`, ``str``), without a kernel too (`figure`), and makes its controls (`_build`).
 
     A new one closes the one that had its ``name`` before, so running a cell again does not leave a second one behind.
     """
@@ -30,20 +31,24 @@ class Sliders:
 
     @property
     def sentence(self) -> str:
-        """The main numbers in words."""
-        raise NotImplementedError
+        """The main numbers in words, or why a change was refused."""
+        return self.notice or self._summary()
 
+    @abstractmethod
+    def _summary(self) -> str:
+        """The main numbers in words."""
+
+    @abstractmethod
     def svg(self) -> str:
         """The picture as an SVG document."""
-        raise NotImplementedError
 
+    @abstractmethod
     def figure(self) -> dict[str, Any]:
         """A plotly figure with a slider, as a plain dict."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _build(self) -> Any:
         """The widget. Raises ImportError without ipywidgets."""
-        raise NotImplementedError
 
     def _said(self) -> str:
         """The sentence as HTML that screen readers read out when it changes."""

@@ -71,11 +71,7 @@ class WhatIf(Sliders):
         self._show()
         return self
 
-    @property
-    def sentence(self) -> str:
-        """The main numbers in words."""
-        if self.notice:
-            return self.notice
+    def _summary(self) -> str:
         now, base = self.results, self.base
         rate, others = now["vLLM"].rate, [system for system in SYSTEMS if system != "vLLM"]
         ratios = ", ".join(f"{rate / now[system].rate:.2f} × {system}" for system in (others[0], others[-1]))

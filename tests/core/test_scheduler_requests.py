@@ -179,12 +179,13 @@ def test_min_tokens_outlasts_a_stop_token():
     assert r.sequences[0].stop_reason == 7
 
 
-def test_a_runner_that_answers_for_others_is_refused():
+@pytest.mark.parametrize("branches", [(Branch(0, (1,)), Branch(9, (1,))), (Branch(9, (1,)),)])
+def test_a_runner_that_answers_for_others_is_refused(branches):
     scheduler, _ = make()
     scheduler.add(request("r", 2))
     output = scheduler.schedule()
     with pytest.raises(ValueError, match="answer sequences"):
-        scheduler.update(output, StepResult({"r": (Branch(0, (1,)), Branch(9, (1,)))}))
+        scheduler.update(output, StepResult({"r": branches}))
 
 
 def test_a_runner_that_forgets_a_request_is_named():

@@ -33,10 +33,14 @@ def test_what_is_quick_is_run_again(figure):
                 assert [pytest.approx(point) for point in points] == replayed()[name][system]
 
 
-@pytest.mark.parametrize(("figure", "system", "index"), [("fig12a", "Orca (Max)", 0), ("fig12e", "Orca (Max)", 0), ("fig16b", "vLLM", 0)])
+@pytest.mark.parametrize(("figure", "system", "index"), [
+    ("fig12a", "Orca (Max)", 0), ("fig12e", "Orca (Max)", 0), ("fig16b", "vLLM", 0), ("fig14a", "Orca (Max)", 0),
+])
 def test_a_point_is_run_again(figure, system, index):
     panel, (rate, latency) = PANELS[figure], replayed()[figure][system][index]
-    assert panels.run(panel.model, panel.workload, system, rate, panel.seconds).normalized_latency == pytest.approx(latency)
+    found = panels.run(panel.model, panel.workload, system, rate, panel.seconds_at(rate), n=panel.n, beam=panel.beam)
+    assert found.normalized_latency == pytest.approx(latency)
+    assert panel.seconds_at(rate) == (panel.seconds if panel.n == 1 else 3600)      # an hour: few requests come
 
 
 def test_a_watched_run_is_run_again_and_is_the_replays():
