@@ -639,6 +639,7 @@ def test_loops_in_threads(served):
     for thread in threads:
         thread.join(60)
     assert results == {i: [[expected([i + 1, j], 6) for j in range(5)]] * 3 for i in range(4)}
+    engine._thread.call(lambda: None).result(60)        # the engine's thread has put its last output down, not only handed it over
     gc.collect()
     assert len(engine._thread._mailboxes) == 0, "loops that have ended are forgotten"
 
