@@ -6,7 +6,10 @@ block number, ``(keys, values)``, and their scales where they are quantised, so 
 """
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -21,6 +24,8 @@ CopyPages = Callable[[Tensor, Tensor, Tensor], None]
 """``copy(stack, src, dst)``: in ``stack`` ``[num_layers, num_blocks, ...]``, blocks ``src`` to blocks ``dst``, in all layers; ids int64 ``[n]``."""
 
 SCALE_DTYPE = torch.float32
+LARGE_PAGES_FROM = 32 * 2**20
+"""Bytes of a CPU's cache from which on it asks for the system's large pages."""
 STAGING_BYTES = 64 * 2**20
 """Blocks that cross between devices are gathered side by side first; at most this much at a time."""
 
@@ -61,7 +66,7 @@ class KVCache:
         pinned = for_swapping and torch.cuda.is_available()
         self.stacks: tuple[Tensor, ...] = tuple(
             torch.empty(num_blocks, num_layers, *shape, dtype=kind, device=device, pin_memory=pinned).transpose(0, 1) if for_swapping
-            else torch.empty(num_layers, num_blocks, *shape, dtype=kind, device=device)
+            else _empty((num_layers, num_blocks, *shape), kind, torch.device(device))
             for shape, kind in kinds
         )
         self.layers: list[LayerCache] = [tuple(stack[layer] for stack in self.stacks) for layer in range(num_layers)]
@@ -127,6 +132,21 @@ class KVCache:
         if len(set(dst)) < len(dst):
             raise ValueError(f"block {next(d for d in dst if dst.count(d) > 1)} is the destination of two copies in one step")
         return src, dst
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory without values. On a CPU with Linux in large pages of the operating system (2 MiB), where it has some.
+
+    A page of keys is as large as one of the system's usual ones (16 tokens of 64 float32 numbers: 4 KiB), and the next one lies elsewhere: the
+    processor would look nearly every one of them up in the system's own page table, below ours.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or size < LARGE_PAGES_FROM or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):                     # a system without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 def _gather(stack: Tensor, blocks: list[int], to: torch.device) -> Tensor:

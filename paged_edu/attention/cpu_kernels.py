@@ -34,6 +34,7 @@ from .cpu_numbers import (
     i32_at,
     i64_at,
     largest,
+    prefetch,
     shift,
     u16_at,
 )
@@ -118,9 +119,19 @@ def add_rows(weights, values, stride, low, high, width, acc):
 
 
 @njit(error_model="numpy")
-def visit(pages, are_values, table, block_size, task, window, group, width, vectors, scores, buffer):
+def ask_for_page(pages, table, block_size, at, high, width):
+    """Have the page of position ``at`` fetched while another one is computed on: where it lies is only written in the table, so the processor can't
+    guess it as it does for rows that follow one another. Numbers that are converted take long enough without."""
+    if pages.stored == F32 and at < high:
+        start = pages.address + 4 * (np.int64(table[at // block_size]) * pages.block + at % block_size * pages.slot)
+        for i in range(0, 4 * width * min(ROWS, high - at), 64):
+            prefetch(start + i)
+
+
+@njit(error_model="numpy")
+def visit(pages, after, are_values, table, block_size, task, window, group, width, vectors, scores, buffer):
     """All rows of a piece, a few at a time, against all its query rows: keys give ``scores`` with the queries in ``vectors``, values are
-    added to ``vectors`` with the weights in ``scores``. Rows that lie in one page as float32 are read where they are."""
+    added to ``vectors`` with the weights in ``scores``. Rows that lie in one page as float32 are read where they are. ``after``: what comes next."""
     position, low, high = task[T.position], task[T.low], task[T.high]
     in_place = pages.stored == F32 and block_size >= ROWS
     at = low
@@ -130,6 +141,9 @@ def visit(pages, are_values, table, block_size, task, window, group, width, vect
             index, offset = at // block_size, at % block_size
             stop = min(stop, at - offset + block_size)
             rows, stride = shift(f32_at(pages.address), np.int64(table[index]) * pages.block + offset * pages.slot), pages.slot
+            ask_for_page(pages, table, block_size, stop, high, width)
+            if not are_values and stop >= high:
+                ask_for_page(after, table, block_size, low, high, width)
         else:
             gather(pages, table, block_size, at, stop, width, buffer)
             rows, stride = buffer, width
@@ -191,13 +205,13 @@ def attend_piece(a, item, scratch):
     low, high, pieces, record = task[T.low], task[T.high], task[T.pieces], width + 2
     share = shift(f32_at(a[A.partial]), (task[T.part] * heads + head) * rows * record)
     # A condition and not True: numba would compile `visit` once for each constant.
-    visit(keys, pieces < 0, table, a[A.block_size], task, window, group, width, queries, scores, buffer)
+    visit(keys, values, pieces < 0, table, a[A.block_size], task, window, group, width, queries, scores, buffer)
     for m in range(task[T.tokens] * group):             # share: largest score, sum of weights, weighted values
         own, mine = task[T.position] + m // group, shift(scores, m * SPLIT)
         first, last = max(low, own - window + 1) - low, min(high, own + 1) - low
         share[m * record] = largest(mine, first, last)
         share[m * record + 1] = exponentials(mine, first, last, share[m * record])
-    visit(values, pieces > 0, table, a[A.block_size], task, window, group, width, acc, scores, buffer)
+    visit(values, keys, pieces > 0, table, a[A.block_size], task, window, group, width, acc, scores, buffer)
     if pieces > 1:
         for m in range(task[T.tokens] * group):
             for d in range(width):

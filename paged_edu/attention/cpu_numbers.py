@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 SUMS = {"contract", "reassoc", "nsz"}
 """What a sum may be: in another order, multiplied and added in one go. NaN and infinity keep their meaning."""
+
+SECOND_LEVEL = 2
+"""The cache to fetch into: a page would push too much out of the first one."""
 
 I64P = types.CPointer(types.int64)
 
@@ -53,6 +57,18 @@ def fetch_add(typingctx, pointer, by):
     def codegen(context, builder, signature, args):
         return builder.atomic_rmw("add", args[0], args[1], "acq_rel")
     return types.int64(I64P, types.int64), codegen
+
+
+@intrinsic
+def prefetch(typingctx, address):
+    """Ask for the cache line at this address, which is read soon; any address will do."""
+    def codegen(context, builder, signature, args):
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [pointer, number, number, number]), "llvm.prefetch.p0")
+        builder.call(function, [builder.inttoptr(args[0], pointer), number(0), number(SECOND_LEVEL), number(1)])
+        return context.get_dummy_value()
+    return types.void(types.int64), codegen
 
 
 @njit(error_model="numpy", fastmath={"contract"})

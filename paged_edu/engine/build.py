@@ -19,6 +19,7 @@ from ..core.scheduler import Scheduler
 from ..model.catalog import PULLED
 from ..model.checkpoint import read_json
 from ..model.errors import ModelLoadError
+from ..model.fused import fuse_model
 from ..model.gguf_tokenizer import load_gguf_tokenizer
 from ..model.int8 import check_served, quantise_model
 from ..model.loader import choose_dtype, load_model, load_spec, resolve
@@ -107,6 +108,7 @@ def _build(config: EngineConfig, path: Path) -> tuple[Engine, MemoryPlan]:
         quantise_model(model)
     else:
         pack_model(model, device, dtype)
+    fuse_model(model, device, dtype)
     kv_dtype = torch.int8 if config.kv_cache_dtype == "int8" else dtype
     pages = spec.num_kv_heads, config.block_size, spec.head_dim, kv_dtype
     block_bytes = bytes_per_block(spec.num_layers, *pages)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import UnsupportedError
+from . import fused
 from .joined import replace_linears
 from .smoothing import smooth_model
 from .spec import CausalLM
@@ -35,6 +36,7 @@ class Int8Linear(nn.Module):
     """
 
     bias: Tensor | None
+    fused = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, pairs: bool | None = None) -> None:
         super().__init__()
@@ -45,9 +47,13 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[T, in]`` -> ``[T, out]``. A row with a number that is not finite gives a row that is not finite."""
-        largest = x.abs().amax(-1, keepdim=True).clamp_min_(_TINY)
+        if self.fused:
+            scaled, largest = fused.scale_rows(x, _TINY)
+        else:
+            largest = x.abs().amax(-1, keepdim=True).clamp_min_(_TINY)
+            scaled = x / largest
         # The bias is added here: inside, it might be fused with the scaling, or not.
-        y = _multiply(x / largest, self.packed).mul_(largest)
+        y = _multiply(scaled, self.packed).mul_(largest)
         return y if self.bias is None else y.add_(self.bias)
 
     @property

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from . import fused
 from .spec import ModelLoadError
 
 Activation = Callable[[Tensor], Tensor]
@@ -73,10 +74,19 @@ class Conv1D(nn.Module):
 class RMSNorm(nn.Module):
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension: scaled, not centred (Zhang and Sennrich, arXiv:1910.07467)."""
 
+    fused = False
+
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
         self.eps = eps
+
+    def after(self, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
+        """``x + delta``, which may take the place of ``x``, and its norm; ``[T, width]``."""
+        if self.fused:
+            return fused.add_norm(x, delta, self.weight, self.eps)
+        x = x if delta is None else x + delta
+        return x, self(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., width]``, same shape and dtype. The norm is taken in float32 whatever the dtype, float64 too, as in transformers."""

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.cache import LayerCache
 from ..attention.metadata import Attend, AttentionMetadata
+from . import fused
 from .layers import Embedding, Linear, RMSNorm, activation
 from .rope import RotaryEmbedding, Rotation, read_rope, rotate
 from .spec import CausalLM, LayerCaches, ModelLoadError, ModelSpec, Smoothable, read_flag, read_int, read_positive
@@ -53,6 +55,7 @@ class Attention(nn.Module):
     JOINED: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"qkv_proj": ("q_proj", "k_proj", "v_proj")})
     """Layers that read the same input, which may be one layer (`int8.quantise_model`)."""
     qkv_proj: nn.Module | None
+    fused = False
 
     def __init__(self, spec: ModelSpec, options: Options, layer: int) -> None:
         super().__init__()
@@ -73,8 +76,12 @@ class Attention(nn.Module):
         # The cache holds rotated keys: a position never changes, so a key is turned once and not at every step that reads it.
         if self.qkv_proj is not None and not self.normalised:       # side by side: turned together
             rows = self.qkv_proj(x).unflatten(-1, (sum(heads), self.head_dim))
-            q, k = rotate(rows[:, : -self.num_kv_heads], rotation).tensor_split((self.num_heads,), dim=1)
-            v = rows[:, -self.num_kv_heads :]
+            if self.fused:
+                fused.turn(rows, self.num_heads + self.num_kv_heads, *rotation)
+                q, k, v = rows.split(heads, dim=1)
+            else:
+                q, k = rotate(rows[:, : -self.num_kv_heads], rotation).tensor_split((self.num_heads,), dim=1)
+                v = rows[:, -self.num_kv_heads :]
         else:
             if self.qkv_proj is not None:
                 parts = self.qkv_proj(x).split([n * self.head_dim for n in heads], dim=-1)
@@ -91,6 +98,7 @@ class MLP(nn.Module):
 
     JOINED: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"gate_up_proj": ("gate_proj", "up_proj")})
     gate_up_proj: nn.Module | None
+    fused = False
 
     def __init__(self, spec: ModelSpec, options: Options) -> None:
         super().__init__()
@@ -102,6 +110,9 @@ class MLP(nn.Module):
         self.act = activation(spec.config.get("hidden_act", "silu"))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.fused and self.gate_up_proj is not None and self.act is F.silu:
+            joined: Tensor = self.down_proj(fused.silu_gate(self.gate_up_proj(x)))
+            return joined
         gate, up = (self.gate_proj(x), self.up_proj(x)) if self.gate_up_proj is None else self.gate_up_proj(x).chunk(2, dim=-1)
         # Some activations take other instructions for a strided input, with other last bits; half of one row is never strided.
         out: Tensor = self.down_proj(self.act(gate.contiguous()).mul_(up))
@@ -118,10 +129,13 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(spec.hidden_size, _norm_eps(spec))
         self.mlp = MLP(spec, options)
 
-    def forward(self, x: Tensor, rotation: Rotation, cache: LayerCache, meta: AttentionMetadata, attend: Attend) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rotation, cache, meta, attend)
-        x = x + self.mlp(self.post_attention_layernorm(x))
-        return x
+    def forward(
+        self, x: Tensor, delta: Tensor | None, rotation: Rotation, cache: LayerCache, meta: AttentionMetadata, attend: Attend,
+    ) -> tuple[Tensor, Tensor]:
+        """The stream ``x`` with what the layer before adds to it, and what this one adds: adding is left to the next norm, which reads both."""
+        x, y = self.input_layernorm.after(x, delta)
+        x, y = self.post_attention_layernorm.after(x, self.self_attn(y, rotation, cache, meta, attend))
+        return x, self.mlp(y)
 
 
 class Llama(CausalLM):
@@ -146,11 +160,12 @@ class Llama(CausalLM):
     ) -> Tensor:
         """See `CausalLM.forward`; any position has angles: that none goes past ``spec.max_positions`` is the engine's word, not checked here."""
         x: Tensor = self.embed_tokens(input_ids)
+        delta: Tensor | None = None
         rotation = self.rotary_emb(positions, x.dtype)
         for layer, block in enumerate(self.layers):
-            x = block(x, rotation, cache[layer], meta, attend)
-        x = self.norm(x)
-        return x
+            x, delta = block(x, delta, rotation, cache[layer], meta, attend)
+        out: Tensor = self.norm.after(x, delta)[1]
+        return out
 
     @property
     def embedding(self) -> Embedding:

@@ -1,11 +1,15 @@
 """The KV cache: copies move exactly the bytes they should, in all layers; writes land in their slots; bad plans are refused."""
 from __future__ import annotations
 
+import gc
+
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paged_edu.attention import cache as cache_module
 from paged_edu.attention.cache import KVCache, bytes_per_block, write
 from paged_edu.core.plan import Copy
 
@@ -168,3 +172,25 @@ def test_bad_sizes_are_refused() -> None:
         KVCache(1, 4, 2, 16, 8, torch.int32, "cpu")
     with pytest.raises(ValueError, match="num_layers"):
         bytes_per_block(0, 1, 1, 1, torch.float32)
+
+
+def test_a_large_cache_is_memory_like_any_other(monkeypatch):
+    """Large pages are asked for from `LARGE_PAGES_FROM` on; whoever holds a layer holds the memory, and whoever lets go of it gives it back."""
+    monkeypatch.setattr(cache_module, "LARGE_PAGES_FROM", 1 << 20)
+    process = psutil.Process()
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        cache = KVCache(2, 64, 3, 16, 64, dtype, "cpu").fill_(3.0)
+        layer = cache[1]
+        del cache
+        gc.collect()
+        assert (layer[0] == (127 if dtype == torch.int8 else 3)).all()
+        layer[0][5] = 1
+        assert layer[0].is_contiguous()
+        assert layer[0][5].float().sum() == 3 * 16 * 64
+    del layer
+    gc.collect()
+    before = process.memory_info().rss
+    for _ in range(5):
+        KVCache(2, 4096, 3, 16, 64, torch.float32, "cpu").fill_(1.0)      # 100 MB each
+    gc.collect()
+    assert process.memory_info().rss - before < 60e6
