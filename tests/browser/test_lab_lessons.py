@@ -18,7 +18,7 @@ KERNEL = f"{SESSION}.session?.kernel?.status"
 
 
 PICTURE = "e => [...e.querySelectorAll('canvas')].map(c => c.toDataURL()).join() + [...e.querySelectorAll('svg')].map(s => s.outerHTML).join()"
-LESSONS = {path.name[:2]: path for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")) if path.name[:2] in ("03", "04", "05", "06", "07", "08")}
+LESSONS = {path.name[:2]: path for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")) if path.name[:2] in ("03", "04", "05", "06", "07", "08", "10")}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_a_lesson_runs_and_its_views_play(lesson, lab):
         expect(status).to_have_text(first)
         changed(page, player, picture)
         shot(page, f"lesson-{lesson}")
-        page.evaluate(f"{SESSION}.shutdown()")              # six kernels with a model each are too many
+        page.evaluate(f"{SESSION}.shutdown()")              # kernels with a model each are too many
         assert page.problems == []
         assert page.outside == []
 

@@ -89,6 +89,18 @@ from paged_edu.core.scheduler import Scheduler
 honest = Scheduler._admit
 Scheduler._admit = lambda self, step, budget: None if self.running else honest(self, step, budget)
 """
+A_LEFT_STREAM_GOES_ON = """
+from paged_edu.engine.engine_thread import EngineThread
+EngineThread.drop = lambda self, reader: None
+"""
+SHOW_WHAT_MAY_BE_A_STOP_STRING = """
+from paged_edu.sampling.stop import OutputText
+honest = OutputText._take
+def _take(self, new):
+    honest(self, new)
+    self.text, self._held = self.text + self._held, ""
+OutputText._take = _take
+"""
 ANOTHER_MODEL = """
 import torch
 from paged_edu.engine import build
@@ -116,6 +128,8 @@ FAULTS = {
     ("05", "admit_when_all_have_ended"): ADMIT_WHEN_ALL_HAVE_ENDED,
     ("07", "register_before_computing"): REGISTER_BEFORE_COMPUTING,
     ("08", "return_without_the_last_swapped_block"): RETURN_WITHOUT_THE_LAST_SWAPPED_BLOCK,
+    ("10", "a_left_stream_goes_on"): A_LEFT_STREAM_GOES_ON,
+    ("10", "show_what_may_be_a_stop_string"): SHOW_WHAT_MAY_BE_A_STOP_STRING,
     ("11", "admit_when_all_have_ended"): ADMIT_WHEN_ALL_HAVE_ENDED,
     ("12", "reserve_one_token_too_many"): RESERVE_ONE_TOKEN_TOO_MANY,
 }

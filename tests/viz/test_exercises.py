@@ -22,7 +22,7 @@ from paged_edu.viz.exercises.guard import Outcome
 
 def test_every_lesson_has_its_exercises():
     two = [f"{lesson}.{letter}" for lesson in ("01", "02", "03", "04", "05", "06", "07", "08") for letter in "ab"]
-    expected = ["00.a", *two, "11.a", "11.b", "11.c", "12.a", "12.b"]
+    expected = ["00.a", *two, "10.a", "10.b", "11.a", "11.b", "11.c", "12.a", "12.b"]
     assert expected == NAMES
 
 
@@ -162,6 +162,59 @@ def _last_below(curve, limit):
     return rates[above[0] - 1] if above and above[0] else None
 
 
+def _decodes_all_again(tokens):
+    pieces, shown = [], ""
+    for i in range(1, len(tokens) + 1):
+        text = b"".join(tokens[:i]).decode(errors="replace")
+        pieces.append(text[len(shown):])
+        shown = text if len(text) > len(shown) else shown
+    return pieces
+
+
+def _waits_for_a_whole_token(tokens):
+    pieces, held = [], b""
+    for token in tokens:
+        held += token
+        try:
+            text, held = held.decode(), b""
+        except UnicodeDecodeError:
+            text = ""
+        pieces.append(text)
+    return pieces
+
+
+def _finds_it_in_the_whole_text(deltas, stop):
+    text, pieces = "", []
+    for delta in deltas:
+        text += delta
+        if stop in text:
+            return [*pieces, delta[: max(0, len(delta) - len(text) + text.index(stop))]]
+        pieces.append(delta)
+    return pieces
+
+
+def _looks_at_each_delta(deltas, stop):
+    pieces = []
+    for delta in deltas:
+        if stop in delta:
+            return [*pieces, delta[: delta.index(stop)]]
+        pieces.append(delta)
+    return pieces
+
+
+def _always_holds_back(deltas, stop):
+    pieces, held = [], ""
+    for delta in deltas:
+        held += delta
+        if stop in held:
+            return [*pieces, held[: held.index(stop)]]
+        cut = max(0, len(held) - len(stop) + 1)
+        pieces.append(held[:cut])
+        held = held[cut:]
+    pieces[-1] += held
+    return pieces
+
+
 def _no_shared_prefix(workload):
     speed = {}
     for size in sizes.SIZES:
@@ -207,6 +260,15 @@ WRONG = [
     ("08.a", lambda seq, free, size: (seq.num_computed_tokens + size - 1) // size <= free, "not for its next token"),
     ("08.b", lambda prompt, generated: prompt, "the prompt only"),
     ("08.b", lambda prompt, generated: prompt + max(0, generated - 1), "what was in the cache"),
+    ("10.a", lambda tokens: [token.decode(errors="replace") for token in tokens], "U+FFFD"),
+    ("10.a", lambda tokens: [token.decode() for token in tokens], "strictly"),
+    ("10.a", lambda tokens: [chr(token[0]) if len(token) == 1 else "".join(map(chr, token)) for token in tokens], "a character of every byte"),
+    ("10.a", _decodes_all_again, "shown, and the real one"),
+    ("10.a", _waits_for_a_whole_token, "half a one follows them"),
+    ("10.b", _finds_it_in_the_whole_text, "is on the screen"),
+    ("10.b", lambda deltas, stop: [*(delta for delta in deltas)], "you show everything"),
+    ("10.b", _looks_at_each_delta, "one delta at a time"),
+    ("10.b", _always_holds_back, "all of it late"),
     ("11.a", lambda rs: sum(r.seconds for r in rs) / sum(r.tokens for r in rs), "0.18 instead of 0.55"),
     ("11.a", lambda rs: np.mean([r.tokens / r.seconds for r in rs]), "tokens per second"),
     ("11.a", lambda rs: np.median([r.seconds / r.tokens for r in rs]), "you take the median"),
@@ -310,6 +372,7 @@ def test_the_lessons_own_values_are_among_the_inputs(name):
         "05.b": [((256, 3, 1000), (253, False)), ((256, 3, 747), (253, False)), ((256, 3, 494), (253, False)), ((256, 3, 241), (241, True))],
         "07.b": [(([[4, 5, 6]],), [6, 5, 4]), (([[1, 2, 3], [1, 2, 4]],), [3, 4, 2, 1])],
         "08.b": [((6, 3), 9)],
+        "10.b": [((["the ", "E", "ND", " of"], "END"), ["the ", "", ""]), ((["the ", "E", "XIT"], "END"), ["the ", "", "EXIT"])],
     }.get(name, [])
     for args, want in listed:
         assert wants[repr(args)] == want
@@ -340,6 +403,9 @@ def test_the_lessons_own_values_are_among_the_inputs(name):
         assert [[], [], [(2, 1), (2, 2)]] in values, "[1, 2, 3, 4], then [7, 8, 3, 4] twice: the second is served its own"
     if name == "08.a":
         assert values[:2] == [False, True]
+    if name == "10.a":
+        assert wants[repr(([bytes([byte]) for byte in "🔥".encode()],))] == ["", "", "", "🔥"]
+        assert not any("\ufffd" in piece for pieces in values for piece in pieces)
     if name == "11.a":
         assert any([(r.tokens, r.seconds) for r in case.args[0]] == [(100, 10.0), (10, 10.0)] and case.want == pytest.approx(0.55)
                    for case in exercise.fixed())

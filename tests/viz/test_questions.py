@@ -29,6 +29,7 @@ from paged_edu.viz.check import ask, drill, hint, quiz, task
 from paged_edu.viz.exercises.drills import DRILLS
 from paged_edu.viz.exercises.lesson_01 import MODELS
 from paged_edu.viz.exercises.lesson_05 import OUTPUTS
+from paged_edu.viz.exercises.pieces import stop_case
 from paged_edu.viz.fake_engine import FakeEngine, trace24
 
 QUESTIONS = [question for lesson in exercises.LESSONS for question in questions.of_lesson(lesson)[0].values()]
@@ -463,6 +464,22 @@ def test_numbers_of_lesson_08():
     idea = next(m.idea for e in ALL if e.name == "08.a" for m in e.misconceptions)
     assert "3 preemptions and 12 block moves instead of 1 and 4" in idea
     says("08.4", 3, 12, 1, 4)
+
+
+def test_numbers_of_lesson_10():
+    says("10.4", round(1.5 * 338 * 0.037), f"{1.5 * 338 * 0.037:.1f}", f"{338 * 0.037:.1f}", int(15_728 / 434.5), 15_728 // 2048)
+    scheduler = Scheduler(SchedulerConfig(64, max_num_seqs=4), PagedKVManager(200, 4))
+    for i in range(8):
+        scheduler.add(Request(str(i), (i,) * 6, max_tokens=16))
+    first, last = {}, {}
+    while scheduler.has_unfinished():
+        for item in advance(scheduler).scheduled:
+            first.setdefault(item.request_id, scheduler.step)
+            last[item.request_id] = scheduler.step
+    assert (first["0"], last["0"], first["7"]) == (1, 16, 17)
+    says("10.3", 1, 16)
+    says("10.7", first["7"], 15_728 // 2048)
+    assert stop_case(["the E", "ND"], "END").want[0] == "the ", "what 10.6 says"
 
 
 def test_numbers_of_lesson_11():
