@@ -22,6 +22,6 @@ from .views import Views
 
 __all__ = [
     "AUTO", "DARK", "LIGHT", "AttentionWalk", "BlockPoolView", "BlockTableView", "EngineStepper", "ForkTreeView", "FragmentationView",
-    "LatencyCurves", "LayerStepper", "Look", "PrefixCacheView", "Still", "Theme", "TimelineView", "View", "Views", "letter", "look", "pool_svg", "save_html",
-    "step_sentence",
+    "LatencyCurves", "LayerStepper", "Look", "PrefixCacheView", "Still", "Theme", "TimelineView", "View", "Views", "letter", "look", "pool_svg",
+    "save_html", "step_sentence",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 from ..model.spec import ModelSpec
 from .figure import Traces, animated
 from .layer_svg import FIRST, NEXT, heading, layer_svg
-from .layer_walk import BLOCK_SIZE, INTO, NUM_BLOCKS, LayerLine, LayerWalk, layer_walk, slot, told
+from .layer_walk import BLOCK_SIZE, INTO, NUM_BLOCKS, OUT_OF, LayerLine, LayerWalk, layer_walk, slot, told
 from .palette import HUES, LIGHT
 from .track import WholeTrack
 from .view import View
@@ -39,8 +39,8 @@ class LayerStepper(View):
     """One layer, line by line: ``LayerStepper({"SmolLM2-135M": spec, "tiny-shakespeare": other})``; a spec comes from `model.loader.load_spec`.
 
     ``num_tokens``: how many tokens the prefill computes, 1 to 7. The page has a button for each model, at most 4; what is stored (picture, letters,
-    figure) is of the first one. Steps, playing and `close` are those of `View`; it begins at line 0. Raises ValueError for no model, for too many, and
-    for what `layer_walk` refuses.
+    figure) is of the first one. Steps, playing and `close` are those of `View`; it begins at line 0. Raises ValueError for no model, for too many,
+    and for what `layer_walk` refuses.
     """
 
     module = "layer"
@@ -115,8 +115,9 @@ class LayerStepper(View):
              "y": [2.2 + block for block, _ in cells], "text": ["" if position is None else str(position) for position in held],
              "textfont": {"color": ["#111111" if position == walk.num_tokens else "#FFFFFF" for position in held], "size": 11},
              "marker": {"symbol": "square", "size": 20, "color": fill, "line": {"width": 1, "color": "#7B7B7B"}}},
-            {"type": "scatter", "mode": "text", "hoverinfo": "skip", "x": [83] * NUM_BLOCKS + [92.4], "y": [*(2.2 + i for i in range(NUM_BLOCKS)), 1.1],
+            {"type": "scatter", "mode": "text", "hoverinfo": "skip", "x": [83] * NUM_BLOCKS + [92.4],
+             "y": [*(2.2 + i for i in range(NUM_BLOCKS)), 1.1],
              "text": [*map(str, range(NUM_BLOCKS)), "pool: position in slot"], "textfont": {"size": 11, "color": LIGHT.muted}},
             {"type": "scatter", "mode": "text", "hoverinfo": "skip", "x": [81], "y": [now.step],
-             "text": [{"": ""}.get(now.pool, "➜" if now.pool == INTO else "⬅")], "textfont": {"size": 20, "color": FIRST if now.pool == INTO else HUES[5]}},
+             "text": [{INTO: "➜", OUT_OF: "⬅"}.get(now.pool, "")], "textfont": {"size": 20, "color": FIRST if now.pool == INTO else HUES[5]}},
         ]

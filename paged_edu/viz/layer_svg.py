@@ -24,7 +24,8 @@ def layer_svg(walk: LayerWalk, shown: int, theme: Theme = AUTO) -> str:
     """The picture at line ``shown``, as an SVG document."""
     now, count = walk.lines[shown], len(walk.lines)
     body = [
-        text(MARGIN, 26, heading(walk), theme.ink, 15, weight=600), text(WIDTH - MARGIN, 26, f"line {shown} of {count - 1}", theme.ink, 15, "end", 600),
+        text(MARGIN, 26, heading(walk), theme.ink, 15, weight=600),
+        text(WIDTH - MARGIN, 26, f"line {shown} of {count - 1}", theme.ink, 15, "end", 600),
         text(MARGIN, 47, "The shapes that come out of each line; T tokens are computed together.", theme.muted, 12),
         text(CODE, TOP - 12, "line", theme.muted, 12), text(PREFILL, TOP - 12, f"prefill, T = {walk.num_tokens}", theme.ink, 12, weight=600),
         text(DECODE, TOP - 12, "decode, T = 1", theme.ink, 12, weight=600), text(WIDTH - MARGIN, TOP - 12, "pool", theme.muted, 12, "end"),
@@ -84,5 +85,5 @@ def _arrow(line: LayerLine, shown: int) -> str:
     start, stop = POOL - 64, POOL - 28
     tip, back = (stop, -6) if line.pool == INTO else (start, 6)
     path = f"M{start} {num(y)}H{stop}M{tip + back} {num(y - 5)}L{tip} {num(y)}L{tip + back} {num(y + 5)}"
-    opacity = 1 if lit else .3 if line.step > shown else .6
-    return f'<path d="{path}" fill="none" stroke="{HUES[5] if line.pool == OUT_OF else FIRST}" stroke-width="{3.5 if lit else 2}" stroke-opacity="{opacity}"/>'
+    hue, width, opacity = HUES[5] if line.pool == OUT_OF else FIRST, 3.5 if lit else 2, 1 if lit else .3 if line.step > shown else .6
+    return f'<path d="{path}" fill="none" stroke="{hue}" stroke-width="{width}" stroke-opacity="{opacity}"/>'

@@ -1,4 +1,4 @@
-"""One layer of a model, line by line: the shapes of a prefill and of a decode step, and where the layer writes and reads its cache (Paper §2.1, §4.3).
+"""One layer of a model, line by line: the shapes of a prefill and of a decode step, and the way to its cache and back (Paper §2.1, §4.3).
 
 The shapes are not written down here: the model that `ModelSpec` describes is built without memory (torch's meta device), it runs both steps, and what
 comes out of each part is noted. So a model of any size can be looked at, and no weights are needed.
@@ -83,7 +83,8 @@ def shown(shape: Shape) -> str:
 
 
 def layer_walk(name: str, spec: ModelSpec, num_tokens: int = 5) -> LayerWalk:
-    """Walk through a layer of the model called ``name``. Raises ValueError for an architecture without a walk, or more tokens than the picture holds."""
+    """Walk through a layer of the model called ``name``. Raises ValueError for an architecture without a walk, or more tokens than the picture "
+    "holds."""
     integer("num_tokens", num_tokens, 1, MOST_TOKENS)
     from ..model.gpt2 import GPT2
     from ..model.llama import Llama
@@ -146,7 +147,8 @@ def _attention(spec: ModelSpec, prefill: _Shapes, decode: _Shapes) -> list[_Line
     return [
         ("write(k, v, slots)", f"The only write: the new keys and values go into their slots, those of {counted(prefill.kv[0], 'token')} in the "
          f"prefill (positions 0 to {last}), of one in the decode step (position {last + 1}).", shown(prefill.kv), shown(decode.kv), INTO),
-        ("K, V = read(block_table)", f"The only read: all tokens so far, through the block table {list(TABLE)}. The decode step finds what the prefill "
+        ("K, V = read(block_table)",
+         f"The only read: all tokens so far, through the block table {list(TABLE)}. The decode step finds what the prefill "
          "left, and its own token.", prefill.read, decode.read, OUT_OF),
         ("weights = softmax(q · K)", f"A row for each query, a column for each token it could see; what comes after it is masked. {which}",
          prefill.weights, decode.weights),
@@ -160,7 +162,8 @@ def _gpt2(spec: ModelSpec, prefill: _Shapes, decode: _Shapes) -> list[_Line]:
         return prefill[part], decode[part]
 
     return [
-        ("x = wte(ids) + wpe(positions)", "What comes into the first layer: a row a token, which says what the token is and where it stands.", *both("x")),
+        ("x = wte(ids) + wpe(positions)",
+         "What comes into the first layer: a row a token, which says what the token is and where it stands.", *both("x")),
         ("h = ln_1(x)", "Each row for itself: its mean subtracted, its size made 1, then a weight and a bias for each number.", *both("ln_1")),
         ("c_attn(h)", "One matrix for queries, keys and values: three times as wide.", *both("attn.c_attn")),
         ("q, k, v = chunk(3)", f"Cut into three, and each into {spec.num_heads} heads. The position is in these numbers already: it came with x.",
@@ -179,10 +182,12 @@ def _llama(spec: ModelSpec, prefill: _Shapes, decode: _Shapes) -> list[_Line]:
 
     projected, turned = ([f"{shown(step.q)}, {shown(step.kv)}{end}" for step in (prefill, decode)] for end in (" ×2", ""))
     return [
-        ("x = embed_tokens(ids)", "What comes into the first layer: a row a token. It says what the token is, and not yet where it stands.", *both("x")),
+        ("x = embed_tokens(ids)",
+         "What comes into the first layer: a row a token. It says what the token is, and not yet where it stands.", *both("x")),
         ("h = input_layernorm(x)", "Each row for itself: its size made 1, then a weight for each number.", *both("input_layernorm")),
         ("q, k, v = q_proj(h), k_proj(h), v_proj(h)",
-         f"{counted(spec.num_heads, 'query head')}, {counted(spec.num_kv_heads, 'head')} of keys and of values: what the cache keeps is that much smaller.",
+         f"{counted(spec.num_heads, 'query head')}, {counted(spec.num_kv_heads, 'head')} of keys and of values: what the cache keeps is that much "
+         f"smaller.",
          *projected),
         ("q, k = rotate(q), rotate(k)", "Here a token learns its position: queries and keys are turned by its angle. Values are not.", *turned),
         *_attention(spec, prefill, decode),

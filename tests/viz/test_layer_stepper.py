@@ -63,7 +63,7 @@ def test_the_shapes_are_those_of_a_run_with_weights(tiny):
     lines, given, before = layer_walk("tiny", tiny).lines, [], 0
     for start, count, which in ((0, 5, "prefill"), (5, 1, "decode")):
         shapes = {}
-        hooks = [module.register_forward_hook(lambda module, args, out, name=name: shapes.update({name: list(out.shape)}))
+        hooks = [module.register_forward_hook(lambda module, args, out, name=name, into=shapes: into.update({name: list(out.shape)}))
                  for name, module in model.h[0].named_modules() if name]
 
         def attend(q, k, v, *rest):
@@ -146,7 +146,8 @@ def test_the_page_has_a_button_for_each_model(view):
 
 
 @pytest.mark.parametrize(("models", "options", "words"), [
-    ({}, {}, "shows 1 to 4 models, not 0"), ({str(i): None for i in range(2)}, {}, "models must map names to ModelSpecs"), (None, {}, "models must map"),
+    ({}, {}, "shows 1 to 4 models, not 0"),
+    ({str(i): None for i in range(2)}, {}, "models must map names to ModelSpecs"), (None, {}, "models must map"),
     ({"a": "spec"}, {"num_tokens": 0}, "num_tokens must be between 1 and 7, not 0"), ({"a": "spec"}, {"num_tokens": 8}, "between 1 and 7"),
     ({"a": "spec"}, {"num_tokens": 2.0}, "num_tokens must be an integer"), ({"a": "spec"}, {"speed": 0}, "speed"),
     ({"a": "other"}, {}, "a is a OPTForCausalLM; there are walks through GPT2LMHeadModel"), (dict.fromkeys("abcde", "spec"), {}, "not 5"),

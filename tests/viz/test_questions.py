@@ -474,7 +474,8 @@ def test_numbers_of_lesson_09():
     assert group == 3
     says("09.3", "three", small.num_heads, "0, 1 and 2")
     assert [per_token(small), group * per_token(small)] == [46_080, 138_240]
-    config = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 2, "vocab_size": 64, "num_attention_heads": 9, "num_key_value_heads": 3}
+    config = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 2, "vocab_size": 64, "num_attention_heads": 9,
+              "num_key_value_heads": 3}
     spec = Llama.spec_from(config, architecture="LlamaForCausalLM", eos_token_ids=(), bos_token_id=None, dtype=torch.float32)
     lines = layer_walk("SmolLM2", spec).lines
     says("09.6", lines[6].prefill, lines[6].decode, "Line 6", "line 4", "line 5")

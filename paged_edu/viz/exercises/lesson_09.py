@@ -1,4 +1,4 @@
-"""Exercises of lesson 09: which KV head a query head reads, the positions of a chunk, and GPT-2's transposed weights (cases: `shapes_and_positions`)."""
+"""Exercises of lesson 09: the KV head of a query head, the positions of a chunk, GPT-2's transposed weights (cases: `shapes_and_positions`)."""
 from __future__ import annotations
 
 from .exercise import Exercise, Misconception
@@ -40,8 +40,8 @@ EXERCISES = (
         draw=draw_head,
         misconceptions=(
             Misconception(
-                "you deal the heads out like cards, q % kv_heads. The shapes are right and the text is wrong: these models were trained with neighbours "
-                "sharing.", lambda q, heads, kv_heads: q % kv_heads,
+                "you deal the heads out like cards, q % kv_heads. The shapes are right and the text is wrong: these models were trained with "
+                "neighbours sharing.", lambda q, heads, kv_heads: q % kv_heads,
             ),
             Misconception(
                 "you divide by the number of KV heads; divide by how many query heads share one. For SmolLM2 both are 3, for others not.",
@@ -63,7 +63,8 @@ EXERCISES = (
         signature="positions(seq, n)",
         statement=(
             "The next `n` tokens of `seq` are computed in this step. It has `num_tokens` tokens, and the first `num_computed_tokens` of them are in "
-            "the cache. Return the list of the positions that the model is told, one for each of the `n`. With 8 of 20 tokens computed and n = 8: 8 to 15."
+            "the cache. Return the list of the positions that the model is told, one for each of the `n`. With 8 of 20 tokens computed and n = 8: "
+            "8 to 15."
         ),
         hints=(
             "A position counts from the beginning of the text, however the text is cut into steps.",
@@ -80,8 +81,8 @@ EXERCISES = (
         draw=draw_chunk,
         misconceptions=(
             Misconception(
-                "you begin at 0 in every step. The first chunk is right, and from the second on the text derails: its tokens claim to stand where others "
-                "stand already.", lambda seq, n: list(range(n)),
+                "you begin at 0 in every step. The first chunk is right, and from the second on the text derails: its tokens claim to stand where "
+                "others stand already.", lambda seq, n: list(range(n)),
             ),
             Misconception(
                 "you count back from the end of the text. That is right for the last chunk and for a decode step; tokens that are not computed yet "
@@ -113,9 +114,10 @@ EXERCISES = (
         title="A square that stands on its head",
         signature="linear_weight(name, stored, shape)",
         statement=(
-            "GPT-2's checkpoint keeps the four matrices of each layer (`c_attn`, `c_fc` and both `c_proj`) as `[in, out]`, for x @ W. torch's `Linear` "
-            "keeps `[out, in]`, and computes x @ W.T. Embeddings (`wte`, `wpe`) are tables, a row an id, in both. Given a tensor `stored` called `name`, "
-            "return it as a `Linear` or an `Embedding` wants it, whose parameter has the given `shape`. For `h.0.mlp.c_fc.weight` that is `stored.T`."
+            "GPT-2's checkpoint keeps the four matrices of each layer (`c_attn`, `c_fc` and both `c_proj`) as `[in, out]`, for x @ W. torch's "
+            "`Linear` keeps `[out, in]`, and computes x @ W.T. Embeddings (`wte`, `wpe`) are tables, a row an id, in both. Given a tensor `stored` "
+            "called `name`, return it as a `Linear` or an `Embedding` wants it, whose parameter has the given `shape`. For `h.0.mlp.c_fc.weight` "
+            "that is `stored.T`."
         ),
         hints=(
             "Which matrices are transposed is a fact about their *names*. Does the shape always betray it?",
@@ -124,8 +126,8 @@ EXERCISES = (
         ),
         judge="GPT-2's own `Conv1D`",
         passed=(
-            "768 x 768 loads without any error when the transpose is forgotten, and the model talks nonsense. Our `Conv1D` keeps the checkpoint's layout, "
-            "so that nothing is ever transposed."
+            "768 x 768 loads without any error when the transpose is forgotten, and the model talks nonsense. Our `Conv1D` keeps the checkpoint's "
+            "layout, so that nothing is ever transposed."
         ),
         read=matrix,
         fixed=weight_fixed,

@@ -21,16 +21,18 @@ QUESTIONS = (
         (
             right(
                 "One token, the newest; its queries read the keys and values of all tokens before it.",
-                "Everything else that attention needs of the older tokens lies in the cache. That is why a step of one token is cheap, and why the cache has "
-                "to stay.",
+                "Everything else that attention needs of the older tokens lies in the cache. That is why a step of one token is cheap, and why the "
+                "cache has to stay.",
             ),
             wrong(
                 "The whole text again, prompt and answer.",
-                "So it was without a cache. Here `input_ids` has one entry in a decode step; compare T = 5 and T = 1 in the layer stepper.", "09-layer",
+                "So it was without a cache. Here `input_ids` has one entry in a decode step; compare T = 5 and T = 1 in the layer stepper.",
+                "09-layer",
             ),
             wrong(
                 "The tokens of its last block: the others are stored away.",
-                "A block is where keys and values lie, not what is computed. Attention reads all blocks of the table, and the model is fed one token.",
+                "A block is where keys and values lie, not what is computed. Attention reads all blocks of the table, and the model is fed one "
+                "token.",
             ),
             wrong(
                 "The hidden state that the last step ended with, so that it can go on from there.",
@@ -43,8 +45,8 @@ QUESTIONS = (
         (
             right(
                 "In the next step, which takes it as its input.",
-                "Keys are made from a token's row of numbers, layer by layer, so the token has to run through the model first. The last token of an answer "
-                "never does, and never has any.",
+                "Keys are made from a token's row of numbers, layer by layer, so the token has to run through the model first. The last token of "
+                "an answer never does, and never has any.",
             ),
             wrong(
                 "In the step that samples it, together with the others.",
@@ -65,7 +67,8 @@ QUESTIONS = (
         (
             right(
                 "Keys and values; each looks at them with queries of its own, so their attention patterns differ.",
-                "In the cell, the weights of heads 0, 1 and 2 differ although they read the same keys. Only what lies in the cache is divided by three.",
+                "In the cell, the weights of heads 0, 1 and 2 differ although they read the same keys. Only what lies in the cache is divided by "
+                "three.",
             ),
             wrong(
                 "Everything: there are three heads, each computed once.",
@@ -73,7 +76,8 @@ QUESTIONS = (
             ),
             wrong(
                 "The queries, so that less has to be computed.",
-                "Queries are what tells them apart. They are used in their own step and never stored, so sharing them would save no byte of the cache.",
+                "Queries are what tells them apart. They are used in their own step and never stored, so sharing them would save no byte of the "
+                "cache.",
             ),
             wrong(
                 "The attention weights, which are applied to three different sets of values.",
@@ -82,7 +86,8 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "09.4", "A full block with keys and values of the tokens \"the king is dead\" is cached for positions 0 to 3. May a text use it that has these "
+        "09.4",
+        "A full block with keys and values of the tokens \"the king is dead\" is cached for positions 0 to 3. May a text use it that has these "
         "tokens at positions 4 to 7?", "09-rope",
         (
             right(
@@ -95,8 +100,8 @@ QUESTIONS = (
             ),
             wrong(
                 "Yes, if the model turns queries and keys: then only distances count.",
-                "Distances to what? A query at position 9 would meet these keys as if they stood at 0 to 3: four places too far away. And in later layers "
-                "they hold what stood before them.",
+                "Distances to what? A query at position 9 would meet these keys as if they stood at 0 to 3: four places too far away. And in later "
+                "layers they hold what stood before them.",
             ),
             wrong(
                 "Yes, if its block table names the block in second place.",
@@ -131,7 +136,8 @@ QUESTIONS = (
         (
             right(
                 "5 tokens are in the cache, and the new one has just written its own keys: it looks at itself as well.",
-                "The write (line 4) comes before the read (line 5). So a query always sees its own token, and the first token of a text sees something.",
+                "The write (line 4) comes before the read (line 5). So a query always sees its own token, and the first token of a text sees "
+                "something.",
             ),
             wrong(
                 "5 tokens of the prompt, and one place is kept for the token that will be sampled.",
@@ -152,12 +158,13 @@ QUESTIONS = (
         (
             right(
                 "It stays as it was, up to rounding: every distance is the same.",
-                "A score depends on how far apart query and key are. GPT-2 looks its positions up in a table instead, and there the next row is another row.",
+                "A score depends on how far apart query and key are. GPT-2 looks its positions up in a table instead, and there the next row is "
+                "another row.",
             ),
             wrong(
                 "It rises a little, as GPT-2's does.",
-                "GPT-2 adds a vector that was learned for that very position. A rotation has no such memory: turn everything by one more, and nothing has "
-                "turned against anything.",
+                "GPT-2 adds a vector that was learned for that very position. A rotation has no such memory: turn everything by one more, and "
+                "nothing has turned against anything.",
             ),
             wrong(
                 "It rises with each step, since the error adds up.",
@@ -165,7 +172,8 @@ QUESTIONS = (
             ),
             wrong(
                 "It becomes random: the keys in the cache no longer match.",
-                "They do, as they were written one too high as well. It is different when only *some* are shifted: when a second chunk begins at 0 again.",
+                "They do, as they were written one too high as well. It is different when only *some* are shifted: when a second chunk begins at 0 "
+                "again.",
             ),
         ),
     ),
@@ -178,7 +186,8 @@ QUESTIONS = (
             ),
             wrong(
                 "Paged attention is an approximation, and this is its price.",
-                "It reads the same numbers from other addresses, none are left out. Whole, in chunks or one by one, the difference is of the same size.",
+                "It reads the same numbers from other addresses, none are left out. Whole, in chunks or one by one, the difference is of the same "
+                "size.",
             ),
             wrong(
                 "There is a small mistake somewhere, for instance in one layer of many.",
@@ -217,7 +226,8 @@ QUESTIONS = (
         (
             right(
                 "One, of the last token: only there is a next token wanted.",
-                "Each row costs a product with the whole embedding matrix. The hidden states of the other rows have done their work: they left keys and values.",
+                "Each row costs a product with the whole embedding matrix. The hidden states of the other rows have done their work: they left "
+                "keys and values.",
             ),
             wrong(
                 "Five, one a token, of which four are thrown away.",
