@@ -9,6 +9,7 @@ from .engine_stepper import EngineStepper
 from .fork_tree_view import ForkTreeView
 from .fragmentation_view import FragmentationView
 from .latency_curves import LatencyCurves
+from .layer_stepper import LayerStepper
 from .page import save_html
 from .palette import AUTO, DARK, LIGHT, Look, Theme, letter, look
 from .prefix_cache_view import PrefixCacheView
@@ -21,6 +22,6 @@ from .views import Views
 
 __all__ = [
     "AUTO", "DARK", "LIGHT", "AttentionWalk", "BlockPoolView", "BlockTableView", "EngineStepper", "ForkTreeView", "FragmentationView",
-    "LatencyCurves", "Look", "PrefixCacheView", "Still", "Theme", "TimelineView", "View", "Views", "letter", "look", "pool_svg", "save_html",
-    "step_sentence",
+    "LatencyCurves", "LayerStepper", "Look", "PrefixCacheView", "Still", "Theme", "TimelineView", "View", "Views", "letter", "look", "pool_svg",
+    "save_html", "step_sentence",
 ]

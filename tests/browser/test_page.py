@@ -3,13 +3,15 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from chromium import CHROMIUM, open_page, shot
 
+from paged_edu.model.loader import load_spec, resolve
 from paged_edu.trace import EventLog
-from paged_edu.viz import AttentionWalk, EngineStepper, save_html
+from paged_edu.viz import AttentionWalk, EngineStepper, LayerStepper, save_html
 from paged_edu.viz.fake_engine import FakeEngine, trace24
 from paged_edu.viz.page import page_html
 
@@ -51,6 +53,10 @@ def saved(tmp_path_factory):
     walk = AttentionWalk(-np.ones(64), *numbers, table=[7, 1, 3, 9], length=50)
     (folder / "walk.html").write_text(page_html(walk), encoding="utf-8")
     walk.close()
+    spec = load_spec(resolve("tiny-shakespeare"))
+    layer = LayerStepper({"a model": spec, "another": replace(spec, num_heads=3, num_kv_heads=3, head_dim=64)})
+    (folder / "layer.html").write_text(page_html(layer), encoding="utf-8")
+    layer.close()
     return folder
 
 
@@ -107,6 +113,31 @@ def test_a_player_that_leaves_the_page_stops(saved, page):
     step = page.evaluate("kept.shown")
     page.wait_for_timeout(300)
     assert page.evaluate("kept.shown") == step
+
+
+def test_a_layer_line_by_line_for_two_models(saved, page):
+    from playwright.sync_api import expect
+
+    page.goto(f"file://{saved}/layer.html")
+    picture, first, second = page.locator(".pe-wide svg"), *(page.get_by_role("button", name=name, exact=True) for name in ("a model", "another"))
+    expect(status(page)).to_have_text("line 0: x = wte(ids) + wpe(positions): [5, 192] in the prefill, [1, 192] in the decode step")
+    expect(first).to_have_attribute("aria-pressed", "true")
+    for _ in range(4):
+        page.get_by_role("button", name="Step").click()
+    expect(status(page)).to_have_text("line 4: write(k, v, slots), into the pool: [5, 6, 32] in the prefill, [1, 6, 32] in the decode step")
+    expect(picture).to_have_attribute("aria-label", re.compile("line 4: write.*The only write"))
+    second.click()
+    expect(second).to_have_attribute("aria-pressed", "true")
+    expect(first).to_have_attribute("aria-pressed", "false")
+    expect(status(page)).to_have_text(re.compile(r"^line 4: .* \[5, 3, 64\]"))
+    expect(picture).to_contain_text("another: a layer, line by line")
+    shot(page, "page-layer")
+    first.focus()
+    page.keyboard.press("Enter")                            # by the keyboard as well
+    expect(status(page)).to_have_text(re.compile(r"^line 4: .* \[5, 6, 32\]"))
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "the picture scrolls in its own place"
 
 
 def test_a_query_walks_through_its_blocks(saved, page):

@@ -84,6 +84,23 @@ from paged_edu.kernels import tiled
 honest = tiled.tiled_attention
 tiled.tiled_attention = lambda q, k, v, tables, lengths, scale: honest(q, k, v, tables, (lengths + 15) // 16 * 16, scale)
 """
+EVERY_CHUNK_BEGINS_AT_POSITION_0 = """
+from dataclasses import replace
+import torch
+from paged_edu.attention import metadata
+honest = metadata.build_input
+def build_input(scheduled, *rest):
+    return replace(honest(scheduled, *rest), positions=torch.cat([torch.arange(item.num_new) for item in scheduled]))
+metadata.build_input = build_input
+"""
+DEAL_OUT_HEADS_LIKE_CARDS = """
+from paged_edu.attention import reference
+honest = reference.attend
+def attend(q, k, *rest):
+    order = sorted(range(q.shape[1]), key=lambda head: head % k.shape[1])
+    return honest(q[:, order], k, *rest)[:, [order.index(head) for head in range(q.shape[1])]]
+reference.attend = attend
+"""
 ADMIT_WHEN_ALL_HAVE_ENDED = """
 from paged_edu.core.scheduler import Scheduler
 honest = Scheduler._admit
@@ -128,6 +145,9 @@ FAULTS = {
     ("05", "admit_when_all_have_ended"): ADMIT_WHEN_ALL_HAVE_ENDED,
     ("07", "register_before_computing"): REGISTER_BEFORE_COMPUTING,
     ("08", "return_without_the_last_swapped_block"): RETURN_WITHOUT_THE_LAST_SWAPPED_BLOCK,
+    ("09", "every_chunk_begins_at_position_0"): EVERY_CHUNK_BEGINS_AT_POSITION_0,
+    ("09", "deal_out_heads_like_cards"): DEAL_OUT_HEADS_LIKE_CARDS,
+    ("09", "read_blocks_in_the_order_of_the_pool"): READ_BLOCKS_IN_THE_ORDER_OF_THE_POOL,
     ("10", "a_left_stream_goes_on"): A_LEFT_STREAM_GOES_ON,
     ("10", "show_what_may_be_a_stop_string"): SHOW_WHAT_MAY_BE_A_STOP_STRING,
     ("11", "admit_when_all_have_ended"): ADMIT_WHEN_ALL_HAVE_ENDED,

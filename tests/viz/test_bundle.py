@@ -14,7 +14,7 @@ from paged_edu.viz.view import View
 NODE = shutil.which("node")
 JS = Path(bundles.__file__).parent / "js"
 MODULES = sorted(path.stem for path in JS.glob("*.js"))
-VIEWS = (*sorted(View.kinds), "curves", "walk")
+VIEWS = (*sorted(View.kinds), "curves", "layer", "walk")
 needs_node = pytest.mark.skipif(NODE is None, reason="no node on this machine to read JavaScript outside a browser")
 
 

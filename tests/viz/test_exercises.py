@@ -18,11 +18,12 @@ from paged_edu.viz.check import check, hint, task
 from paged_edu.viz.exercises import guard, sizes
 from paged_edu.viz.exercises.exercise import cases_of, examine
 from paged_edu.viz.exercises.guard import Outcome
+from paged_edu.viz.exercises.shapes_and_positions import Running
 
 
 def test_every_lesson_has_its_exercises():
     two = [f"{lesson}.{letter}" for lesson in ("01", "02", "03", "04", "05", "06", "07", "08") for letter in "ab"]
-    expected = ["00.a", *two, "10.a", "10.b", "11.a", "11.b", "11.c", "12.a", "12.b"]
+    expected = ["00.a", *two, "09.a", "09.b", "09.c", "10.a", "10.b", "11.a", "11.b", "11.c", "12.a", "12.b"]
     assert expected == NAMES
 
 
@@ -260,6 +261,15 @@ WRONG = [
     ("08.a", lambda seq, free, size: (seq.num_computed_tokens + size - 1) // size <= free, "not for its next token"),
     ("08.b", lambda prompt, generated: prompt, "the prompt only"),
     ("08.b", lambda prompt, generated: prompt + max(0, generated - 1), "what was in the cache"),
+    ("09.a", lambda q, heads, kv_heads: q % kv_heads, "like cards"),
+    ("09.a", lambda q, heads, kv_heads: q % (heads // kv_heads), "within its group"),
+    ("09.a", lambda q, heads, kv_heads: q // kv_heads, "by the number of KV heads"),
+    ("09.b", lambda seq, n: np.arange(n), "at 0 in every step"),
+    ("09.b", lambda seq, n: np.arange(seq.num_tokens)[-n:], "back from the end"),
+    ("09.b", lambda seq, n: [seq.num_computed_tokens + i + 1 for i in range(n)], "one too late"),
+    ("09.c", lambda name, stored, shape: stored.T if stored.shape != shape else stored, "A square `c_proj` fits both ways"),
+    ("09.c", lambda name, stored, shape: stored, "transpose nothing"),
+    ("09.c", lambda name, stored, shape: stored.flatten().view(*shape), "you forced the shape"),
     ("10.a", lambda tokens: [token.decode(errors="replace") for token in tokens], "U+FFFD"),
     ("10.a", lambda tokens: [token.decode() for token in tokens], "strictly"),
     ("10.a", lambda tokens: [chr(token[0]) if len(token) == 1 else "".join(map(chr, token)) for token in tokens], "a character of every byte"),
@@ -372,6 +382,8 @@ def test_the_lessons_own_values_are_among_the_inputs(name):
         "05.b": [((256, 3, 1000), (253, False)), ((256, 3, 747), (253, False)), ((256, 3, 494), (253, False)), ((256, 3, 241), (241, True))],
         "07.b": [(([[4, 5, 6]],), [6, 5, 4]), (([[1, 2, 3], [1, 2, 4]],), [3, 4, 2, 1])],
         "08.b": [((6, 3), 9)],
+        "09.a": [((0, 9, 3), 0), ((4, 9, 3), 1), ((8, 9, 3), 2)],
+        "09.b": [((Running(8, 20), 8), [*range(8, 16)]), ((Running(0, 20), 8), [*range(8)])],
         "10.b": [((["the ", "E", "ND", " of"], "END"), ["the ", "", ""]), ((["the ", "E", "XIT"], "END"), ["the ", "", "EXIT"])],
     }.get(name, [])
     for args, want in listed:
@@ -403,6 +415,9 @@ def test_the_lessons_own_values_are_among_the_inputs(name):
         assert [[], [], [(2, 1), (2, 2)]] in values, "[1, 2, 3, 4], then [7, 8, 3, 4] twice: the second is served its own"
     if name == "08.a":
         assert values[:2] == [False, True]
+    if name == "09.c":
+        square = [case for case in exercise.fixed() if case.args[0] == "h.0.attn.c_proj.weight"]
+        assert all(len(case.args[1]) == len(case.args[1][0]) and case.want != case.args[1] for case in square)
     if name == "10.a":
         assert wants[repr(([bytes([byte]) for byte in "🔥".encode()],))] == ["", "", "", "🔥"]
         assert not any("\ufffd" in piece for pieces in values for piece in pieces)

@@ -21,6 +21,8 @@ from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.plan import Branch, StepResult
 from paged_edu.core.scheduler import Scheduler, SchedulerConfig
 from paged_edu.core.sequence import Request, Sequence
+from paged_edu.model.llama import Llama
+from paged_edu.model.loader import load_spec, resolve
 from paged_edu.sim.panels import crossing, published
 from paged_edu.sim.presets import PAPER_SERVERS
 from paged_edu.viz import exercises, questions
@@ -31,6 +33,7 @@ from paged_edu.viz.exercises.lesson_01 import MODELS
 from paged_edu.viz.exercises.lesson_05 import OUTPUTS
 from paged_edu.viz.exercises.pieces import stop_case
 from paged_edu.viz.fake_engine import FakeEngine, trace24
+from paged_edu.viz.layer_walk import layer_walk
 
 QUESTIONS = [question for lesson in exercises.LESSONS for question in questions.of_lesson(lesson)[0].values()]
 IDS = [question.name for question in QUESTIONS]
@@ -147,7 +150,7 @@ def test_text_is_escaped():
     assert prose("a*b and c*d") == "a*b and c*d"
 
 
-@pytest.mark.parametrize("call", [lambda: ask("03.9"), lambda: ask("09.1"), lambda: quiz("99"), lambda: hint("03.a", 4), lambda: hint("x"),
+@pytest.mark.parametrize("call", [lambda: ask("03.9"), lambda: ask("13.1"), lambda: quiz("99"), lambda: hint("03.a", 4), lambda: hint("x"),
                                   lambda: drill("03.q"), lambda: drill("03.a", "1"), lambda: task("03.c"), lambda: hint("03.a", True)])
 def test_unknown_names_raise_and_say_what_there_is(call):
     with pytest.raises(ValueError, match=r"there (is|are) no|must be"):
@@ -464,6 +467,24 @@ def test_numbers_of_lesson_08():
     idea = next(m.idea for e in ALL if e.name == "08.a" for m in e.misconceptions)
     assert "3 preemptions and 12 block moves instead of 1 and 4" in idea
     says("08.4", 3, 12, 1, 4)
+
+
+def test_numbers_of_lesson_09():
+    small = of("SmolLM2-135M", torch.float32)
+    group = small.num_heads // small.num_kv_heads
+    assert group == 3
+    says("09.3", "three", small.num_heads, "0, 1 and 2")
+    assert [per_token(small), group * per_token(small)] == [46_080, 138_240]
+    config = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 2, "vocab_size": 64, "num_attention_heads": 9,
+              "num_key_value_heads": 3}
+    spec = Llama.spec_from(config, architecture="LlamaForCausalLM", eos_token_ids=(), bos_token_id=None, dtype=torch.float32)
+    lines = layer_walk("SmolLM2", spec).lines
+    says("09.6", lines[6].prefill, lines[6].decode, "Line 6", "line 4", "line 5")
+    assert [line.step for line in lines if line.pool] == [4, 5]
+    assert lines[6].code.startswith("weights")
+    width = of("GPT-2", torch.float32).hidden_size
+    says("09.9", f"{width} x {width}", f"{width} x {3 * width}")
+    says("09.8", f"{load_spec(resolve('tiny-shakespeare')).vocab_size:,}", 40)
 
 
 def test_numbers_of_lesson_10():
