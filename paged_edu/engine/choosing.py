@@ -15,7 +15,7 @@ from ..core import events
 from ..core.kv_manager import KVManager
 from ..core.limits import SchedulerConfig
 from ..core.plan import Copy, SchedulerOutput
-from ..core.policy import FCFS, Policy
+from ..core.policy import Policy
 from ..core.scheduler import Scheduler, _Step
 from ..core.sequence import Request, Status
 
@@ -56,8 +56,11 @@ class Chooser(Protocol):
         ...
 
 
-class _Arrival(FCFS):
+class _Arrival:
     """The order in which queues are kept; who comes first is asked for when it matters."""
+
+    def key(self, request: Request) -> tuple[float, ...]:
+        return (request.arrival_index,)
 
 
 def build_scheduler(config: SchedulerConfig, manager: KVManager, policy: Any = None) -> Scheduler:

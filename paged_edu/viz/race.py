@@ -19,7 +19,8 @@ from ..core.sequence import Request
 from ..engine.fake_runner import expected_tokens
 from .fake_engine import FakeEngine, trace24
 
-NUM_BLOCKS, BLOCK_SIZE = 24, 16
+NUM_SLOTS = 384
+"""24 blocks of 16."""
 MOST_STEPS = 20_000
 """A race that is not over by then never will be."""
 
@@ -83,18 +84,20 @@ class Result:
         return max(self.waits)
 
 
-def engine(policy: Any = None, kv_manager: str | type = "paged", num_blocks: int = NUM_BLOCKS) -> FakeEngine:
-    """The engine of a race: `FakeEngine` with the tour's limits and 24 blocks of 16 slots."""
+def engine(policy: Any = None, kv_manager: str | type = "paged", block_size: int = 16) -> FakeEngine:
+    """The engine of a race: `FakeEngine` with the tour's limits and 384 slots, 24 blocks of 16."""
     trace = trace24()
-    return FakeEngine(num_blocks, BLOCK_SIZE, trace.max_model_len, trace.max_num_batched_tokens, kv_manager, policy=policy)
+    return FakeEngine(NUM_SLOTS // block_size, block_size, trace.max_model_len, trace.max_num_batched_tokens, kv_manager, policy=policy)
 
 
-def race(policy: Any = None, *, kv_manager: str | type = "paged", on: str = "trace24", name: str | None = None) -> Result:
+def race(
+    policy: Any = None, *, kv_manager: str | type = "paged", block_size: int = 16, on: str = "trace24", name: str | None = None,
+) -> Result:
     """Serve the requests of the workload ``on`` under ``policy``, an object as `LLM` takes it (None: first come, first served).
 
     Raises `DisqualifiedError` if a request is lost, gets a wrong token, or never ends; what the policy itself does wrong comes out as it is.
     """
-    server = engine(policy, kv_manager)
+    server = engine(policy, kv_manager, block_size)
     label = name or (type(policy).__name__ if policy is not None else "first come, first served")
     return Run(server, workload(on)).result(label)
 
@@ -212,3 +215,18 @@ class Leaderboard:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Mapping[str, object]:
         return {"text/html": self.html(), "text/plain": str(self)}
+
+
+class Boards:
+    """Several leaderboards as one value, one below the other."""
+
+    def __init__(self, boards: Iterable[Leaderboard]) -> None:
+        self.boards = tuple(boards)
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.boards))
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Mapping[str, object]:
+        return {"text/html": "".join(board.html() for board in self.boards), "text/plain": str(self)}

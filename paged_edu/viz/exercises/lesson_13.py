@@ -49,8 +49,8 @@ EXERCISES = (
         statement=(
             "Write a class with two methods. `order(self, waiting)` returns all of the list `waiting`, who shall start first at the head. "
             "`victim(self, running)` returns the one of the list `running`, which is in order of arrival, that gives its blocks back. Both lists "
-            "hold candidates with `arrival`, `prompt_tokens`, `output_tokens`, `max_tokens`, `waited`, `blocks` and `preemptions`. Nobody may starve: "
-            f"while others keep coming, each ends within {PATIENCE} steps. And on TRACE24 in 24 blocks a request must end in step "
+            "hold candidates with `arrival`, `prompt_tokens`, `output_tokens`, `max_tokens`, `waited`, `blocks` and `preemptions`. Nobody may "
+            f"starve: while others keep coming, each ends within {PATIENCE} steps. And on TRACE24 in 24 blocks a request must end in step "
             f"{FAST_ENOUGH:.0f} or before, on average."
         ),
         hints=(
@@ -72,8 +72,8 @@ EXERCISES = (
         say=lambda finding: str(finding.words),
         misconceptions=(
             Misconception(
-                "the shortest prompt first, and waiting does not count, or not enough: a long prompt is passed by every newcomer that is shorter, for "
-                "ever. Let whoever waits grow older, in the order; and see that it is not at once the victim again.",
+                "the shortest prompt first, and waiting does not count, or not enough: a long prompt is passed by every newcomer that is shorter, "
+                "for ever. Let whoever waits grow older, in the order; and see that it is not at once the victim again.",
                 _policy(_by(lambda c: c.prompt_tokens), newest),
             ),
             Misconception(
@@ -135,8 +135,8 @@ EXERCISES = (
         ),
         judge="PagedKVManager",
         passed=(
-            "Long prompts lie in runs of 16 slots, and the end of each sequence wastes 1.5 slots on average and not 7.5. Scheduler, runner and kernel "
-            "did not notice: they read a table."
+            "Long prompts lie in runs of 16 slots, and the end of each sequence wastes 1.5 slots on average and not 7.5. Scheduler, runner and "
+            "kernel did not notice: they read a table."
         ),
         read=lambda value: value,
         fixed=manager_fixed,
@@ -178,8 +178,8 @@ EXERCISES = (
                 LosesTheRest,
             ),
             Misconception(
-                "that is one list of single blocks, as in the paged manager: right, and with one size. Where a large block is whole, its four numbers "
-                "should come together and in a row.",
+                "that is one list of single blocks, as in the paged manager: right, and with one size. Where a large block is whole, its four "
+                "numbers should come together and in a row.",
                 SmallOnly,
             ),
         ),

@@ -39,11 +39,11 @@ class Steady:
 
 
 SCENARIOS = {
+    "the first of many that are alike": Steady((2, 30), (2, 30), 0, every=4),
     "a long prompt among short ones": Steady((24, 6), (2, 12), 7),
     "a long answer among short ones": Steady((2, 34), (2, 10), 7),
     "a short answer among long ones": Steady((2, 6), (2, 20), 7),
     "one of many that are alike": Steady((2, 12), (2, 12), 7, num_blocks=8),
-    "the first of many that are alike": Steady((2, 30), (2, 30), 0, every=4),
 }
 RACE = "TRACE24 in 24 blocks"
 SEEDS = ("seed 1", "seed 2", "seed 3")
