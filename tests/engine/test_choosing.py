@@ -34,7 +34,7 @@ class Urgent(ByKey):
     key_of = staticmethod(lambda candidate: (candidate.priority, candidate.arrival))
 
 
-def drive(scheduler, seed, mode="auto"):
+def drive(scheduler, seed):
     """Random arrivals, samples and aborts, with every token checked; the outputs of all steps."""
     random = Random(seed)
     runner = FakeRunner(scheduler.manager.num_blocks, scheduler.manager.block_size, num_cpu_blocks=30)
@@ -44,7 +44,8 @@ def drive(scheduler, seed, mode="auto"):
     while len(made) < 20 or scheduler.has_unfinished():
         if len(made) < 20 and random.random() < 0.6:
             ids = tuple(random.randrange(3) for _ in range(random.randint(1, 14)))
-            made.append(Request(str(len(made)), ids, max_tokens=random.randint(1, 12), n=random.choice((1, 1, 1, 2, 3)), priority=random.randint(0, 2)))
+            tokens, n, priority = random.randint(1, 12), random.choice((1, 1, 1, 2, 3)), random.randint(0, 2)
+            made.append(Request(str(len(made)), ids, max_tokens=tokens, n=n, priority=priority))
             scheduler.add(made[-1])
         if random.random() < 0.05 and scheduler.requests:
             scheduler.abort(sorted(scheduler.requests)[0])
@@ -133,6 +134,12 @@ def test_candidates_tell_what_is_known():
         seen["c", 1].waited = 100
 
 
+def serve(scheduler, runner):
+    while scheduler.has_unfinished():
+        output = scheduler.schedule()
+        scheduler.update(output, runner.execute(output))
+
+
 def _order(answer):
     return type("Mine", (FirstCome,), {"order": lambda self, waiting: answer(waiting)})()
 
@@ -163,15 +170,11 @@ def test_an_illegal_choice_is_named_and_nothing_is_lost(message):
     for request in made:
         scheduler.add(request)
     with pytest.raises(ChoiceError, match=f"step .*{message}"):
-        for _ in range(40):
-            output = scheduler.schedule()
-            scheduler.update(output, runner.execute(output))
+        serve(scheduler, runner)
     assert len(scheduler.waiting) == len(scheduler.requests) == 4
     assert scheduler.manager.pool.num_used == 0
     scheduler.chooser = FirstCome()
-    while scheduler.has_unfinished():
-        output = scheduler.schedule()
-        scheduler.update(output, runner.execute(output))
+    serve(scheduler, runner)
     assert all(r.sequences[0].output_token_ids == expected_tokens(r.prompt_token_ids, 12) for r in made)
     assert log.state.num_finished == 4
 

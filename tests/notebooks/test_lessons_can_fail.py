@@ -89,6 +89,11 @@ from paged_edu.core.scheduler import Scheduler
 honest = Scheduler._admit
 Scheduler._admit = lambda self, step, budget: None if self.running else honest(self, step, budget)
 """
+ASK_THE_POLICY_AND_NOT_OBEY = """
+from paged_edu.core.scheduler import Scheduler
+from paged_edu.engine.choosing import ChoosingScheduler
+ChoosingScheduler._admit = Scheduler._admit
+"""
 ANOTHER_MODEL = """
 import torch
 from paged_edu.engine import build
@@ -118,6 +123,8 @@ FAULTS = {
     ("08", "return_without_the_last_swapped_block"): RETURN_WITHOUT_THE_LAST_SWAPPED_BLOCK,
     ("11", "admit_when_all_have_ended"): ADMIT_WHEN_ALL_HAVE_ENDED,
     ("12", "reserve_one_token_too_many"): RESERVE_ONE_TOKEN_TOO_MANY,
+    ("13", "ask_the_policy_and_not_obey"): ASK_THE_POLICY_AND_NOT_OBEY,
+    ("13", "leak_a_block"): LEAK_A_BLOCK,
 }
 
 WITHOUT_MODEL = ("11",)

@@ -77,8 +77,8 @@ EXERCISES = (
                 _policy(_by(lambda c: c.prompt_tokens), newest),
             ),
             Misconception(
-                "the shortest answer first, and waiting does not count: whoever asks for a long answer is passed for ever. (And a real server would "
-                "not know how long the answers get.)",
+                "the shortest answer first, and waiting does not count: whoever asks for a long answer is passed for ever. A real server would "
+                "not even know how long the answers get.",
                 _policy(_by(lambda c: c.max_tokens), newest),
             ),
             Misconception(
