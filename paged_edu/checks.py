@@ -96,3 +96,13 @@ def known_keywords(what: str, given: Iterable[str], known: Iterable[str]) -> Non
         if name not in known:
             near = get_close_matches(name, known, 1)
             raise TypeError(f"{what} has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else f"; it knows {', '.join(known)}"))
+
+
+def own_class(what: str, value: Any, methods: Iterable[str], *, attributes: Iterable[str] = ()) -> None:
+    """Refuse an object of a reader's own class that lacks methods, naming them; a class where an object was wanted."""
+    if isinstance(value, type):
+        raise TypeError(f"{what} must be an object, not the class {value.__name__}: write {value.__name__}()")
+    missing = [f"{name}()" for name in methods if not callable(getattr(value, name, None))]
+    missing += [name for name in attributes if not hasattr(value, name)]
+    if missing:
+        raise TypeError(f"{type(value).__name__} is no {what}: it has no {', '.join(missing)}")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from . import checks
 from .checks import UnsupportedError
@@ -54,6 +55,9 @@ class EngineConfig:
     """Share of the blocks that admission keeps free for the requests that run."""
     scheduling_policy: str = "fcfs"
     """"fcfs", first come, first served, or "priority", the smallest ``priority`` first."""
+    policy: Any = None
+    """An object of your own that says who comes first and who steps back: with ``order`` and ``victim`` (see `engine.choosing`), or with a fixed
+    ``key`` (see `core.policy`). None: ``scheduling_policy`` names one."""
     kv_cache_dtype: str = "auto"
     """"auto": the model's dtype, or "int8": 8-bit codes with a scale for each token and KV head, about a quarter of float32's memory."""
     quantization: str | None = None
@@ -68,9 +72,10 @@ class EngineConfig:
     attention_backend: str = "auto"
     """"reference" (torch's own operations), "cpu" (compiled by numba), "triton" (the kernels; needs CUDA, or Triton's interpreter), or "auto":
     Triton on CUDA, compiled code on a CPU, and the reference where those can't serve the model."""
-    kv_manager: str = "paged"
+    kv_manager: str | type = "paged"
     """"paged", the paper's, or what came before it, for comparison: "orca-max", "orca-pow2", "orca-oracle" and "grow" give every sequence one run of
-    consecutive blocks (see `core.contiguous`). "orca-pow2" and "orca-oracle" must know how long an output gets: ``ignore_eos`` and no stops."""
+    consecutive blocks (see `core.contiguous`). "orca-pow2" and "orca-oracle" must know how long an output gets: ``ignore_eos`` and no stops.
+    Or a class of your own, called with ``(num_blocks, block_size, max_model_len)`` (see `engine.own_manager`)."""
 
     def __post_init__(self) -> None:
         for name in ("model", "dtype", "device"):
@@ -108,7 +113,10 @@ class EngineConfig:
         checks.one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", "int8"), ("fp8", "float16", "bfloat16"))
         checks.one_of("quantization", self.quantization, (None, "int8"), ("fp8", "awq", "gptq", "bitsandbytes"))
         checks.one_of("attention_backend", self.attention_backend, ("auto", "reference", "cpu", "triton"))
-        checks.one_of("kv_manager", self.kv_manager, ("paged", *CONTIGUOUS))
+        if not isinstance(self.kv_manager, type):
+            checks.one_of("kv_manager", self.kv_manager, ("paged", *CONTIGUOUS))
+        if self.policy is not None and self.scheduling_policy != "fcfs":
+            raise ValueError(f"scheduling_policy={self.scheduling_policy!r} and a policy of your own: give one of them")
         if not isinstance(self.enable_prefix_caching, bool | None):
             raise ValueError(f"enable_prefix_caching must be True, False or None, not {self.enable_prefix_caching!r}")
         if self.kv_manager != "paged":
@@ -118,6 +126,7 @@ class EngineConfig:
             }
             for option, asked in asked_for.items():
                 if asked:
-                    raise ValueError(f"{option} needs kv_manager='paged': {self.kv_manager!r} gives each sequence a run of blocks of its own")
+                    name = self.kv_manager.__name__ if isinstance(self.kv_manager, type) else repr(self.kv_manager)
+                    raise ValueError(f"{option} needs kv_manager='paged': {name} gives each sequence blocks of its own")
         if self.tensor_parallel_size > 1:
             raise UnsupportedError(f"tensor_parallel_size={self.tensor_parallel_size!r} is not served yet; leave it out")

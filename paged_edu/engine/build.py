@@ -15,7 +15,6 @@ from ..core.kv_manager import KVManager
 from ..core.limits import SchedulerConfig
 from ..core.paged import PagedKVManager
 from ..core.policy import FCFS, Priority
-from ..core.scheduler import Scheduler
 from ..model.catalog import PULLED
 from ..model.checkpoint import read_json
 from ..model.errors import ModelLoadError
@@ -26,9 +25,11 @@ from ..model.loader import choose_dtype, load_model, load_spec, resolve
 from ..model.packed import pack_model
 from ..sampling.sampler import Sampler
 from ..words import counted
+from .choosing import build_scheduler
 from .engine import Engine
 from .graphs import DecodeGraphs, warm_up
 from .memory import MemoryPlan, plan_blocks
+from .own_manager import check_manager
 from .runner import ModelRunner
 
 
@@ -127,15 +128,19 @@ def _build(config: EngineConfig, path: Path) -> tuple[Engine, MemoryPlan]:
             graphs = DecodeGraphs(model, cache, backend.attend, device, limits.max_num_seqs, max_model_len)
             graphs.capture()
     runner = ModelRunner(model, cache, backend.attend, sampler, device, cpu_cache=cpu_cache, backend=backend.name, graphs=graphs)
-    policy = Priority() if config.scheduling_policy == "priority" else FCFS()
+    policy = config.policy if config.policy is not None else Priority() if config.scheduling_policy == "priority" else FCFS()
     engine = Engine(
-        Scheduler(limits, manager, policy), runner, tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids, seed=config.seed,
+        build_scheduler(limits, manager, policy), runner, tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids, seed=config.seed,
     )
     return engine, plan
 
 
 def build_manager(config: EngineConfig, num_blocks: int, max_model_len: int, num_cpu_blocks: int = 0) -> KVManager:
-    """The manager that ``config.kv_manager`` names, over ``num_blocks`` blocks."""
+    """The manager that ``config.kv_manager`` names, over ``num_blocks`` blocks, or one of that class. Raises TypeError if it is none."""
+    if isinstance(config.kv_manager, type):
+        own: KVManager = config.kv_manager(num_blocks, config.block_size, max_model_len)
+        check_manager(own)
+        return own
     if config.kv_manager != "paged":
         return ContiguousKVManager(num_blocks, config.block_size, CONTIGUOUS[config.kv_manager], max_model_len)
     return PagedKVManager(

@@ -8,38 +8,47 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 from ..checks import one_of
 from ..config import CONTIGUOUS
 from ..core.contiguous import ContiguousKVManager
 from ..core.events import Event
 from ..core.kv_manager import KVManager
+from ..core.limits import SchedulerConfig
 from ..core.paged import PagedKVManager
 from ..core.plan import SchedulerOutput
-from ..core.scheduler import Scheduler, SchedulerConfig
 from ..core.sequence import Request
+from ..engine.choosing import build_scheduler
 from ..engine.fake_runner import FakeRunner
+from ..engine.own_manager import check_manager
 from ..sampling.params import SamplingParams
 
 
 class FakeEngine:
     """One step a call, one invented token a caught-up sequence. Whoever listens gets every event.
 
-    ``kv_manager`` is that of `EngineConfig`, and so are the limits; the last three are the paged manager's.
+    ``kv_manager`` and ``policy`` are those of `EngineConfig`, and so are the limits; host memory and the prefix cache are the paged manager's.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int = 16, max_model_len: int = 256, max_num_batched_tokens: int = 4096, kv_manager: str = "paged", *,
-        max_num_seqs: int = 256, num_cpu_blocks: int = 0, prefix_caching: bool = False, preemption_mode: str = "auto",
+        self, num_blocks: int, block_size: int = 16, max_model_len: int = 256, max_num_batched_tokens: int = 4096,
+        kv_manager: str | type = "paged", *, max_num_seqs: int = 256, num_cpu_blocks: int = 0, prefix_caching: bool = False,
+        preemption_mode: str = "auto", policy: Any = None,
     ) -> None:
-        one_of("kv_manager", kv_manager, ("paged", *CONTIGUOUS))
-        manager: KVManager = PagedKVManager(num_blocks, block_size, prefix_caching=prefix_caching, num_cpu_blocks=num_cpu_blocks)
-        if kv_manager != "paged":
+        manager: KVManager
+        if isinstance(kv_manager, type):
+            manager = kv_manager(num_blocks, block_size, max_model_len)
+            check_manager(manager)
+        elif kv_manager == "paged":
+            manager = PagedKVManager(num_blocks, block_size, prefix_caching=prefix_caching, num_cpu_blocks=num_cpu_blocks)
+        else:
+            one_of("kv_manager", kv_manager, ("paged", *CONTIGUOUS))
             manager = ContiguousKVManager(num_blocks, block_size, CONTIGUOUS[kv_manager], max_model_len)
         config = SchedulerConfig(
             max_model_len=max_model_len, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, preemption_mode=preemption_mode,
         )
-        self.scheduler = Scheduler(config, manager)
+        self.scheduler = build_scheduler(config, manager, policy)
         self.runner = FakeRunner(num_blocks, block_size, num_cpu_blocks=num_cpu_blocks)
         self.last_output: SchedulerOutput | None = None
         self._listeners: list[Callable[[Event], object]] = []
@@ -104,7 +113,7 @@ class Trace24:
     def num_slots(self) -> int:
         return self.num_blocks * self.block_size
 
-    def engine(self, kv_manager: str = "paged") -> FakeEngine:
+    def engine(self, kv_manager: str | type = "paged") -> FakeEngine:
         """An engine in which the 24 requests wait for their first step; ``kv_manager`` is that of `FakeEngine`."""
         engine = FakeEngine(self.num_blocks, self.block_size, self.max_model_len, self.max_num_batched_tokens, kv_manager)
         engine.add(self.requests)

@@ -103,7 +103,8 @@ def _figure(
 
 
 def side_by_side(figures: Sequence[dict[str, Any]], labels: Sequence[str]) -> dict[str, Any]:
-    """Figures of `animated` beside one another with one slider, that of the longest; a run that is over stays at its end.
+    """Figures of `animated` beside one another with one slider, that of the longest; a run that is over stays at its end. Those that are as wide
+    as the page, such as timelines, stand one above the other, over the same steps.
 
     Frames are left out until the JSON has less than 300 kB.
     """
@@ -117,20 +118,31 @@ def side_by_side(figures: Sequence[dict[str, Any]], labels: Sequence[str]) -> di
 
 
 def _joined(figures: Sequence[dict[str, Any]], labels: Sequence[str], layout: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    count = len(figures)
+    count, above = len(figures), any("width" not in figure["layout"] for figure in figures)
+    last = max(figure["layout"]["xaxis"].get("range", [0, 0])[1] for figure in figures) if above else 0
+    named: set[str] = set()                                 # in the legend already
     data: Traces = []
     axes: dict[str, Any] = {}
     for i, figure in enumerate(figures):
         number = "" if i == 0 else str(i + 1)
         data += [trace | {"xaxis": f"x{number}", "yaxis": f"y{number}"} for trace in figure["data"]]
-        axes[f"xaxis{number}"] = figure["layout"]["xaxis"] | {"domain": [i / count, (i + 0.96) / count], "anchor": f"y{number}"}
+        across = [0, 1] if above else [i / count, (i + 0.96) / count]
+        axes[f"xaxis{number}"] = figure["layout"]["xaxis"] | {"domain": across, "anchor": f"y{number}"}
         axes[f"yaxis{number}"] = figure["layout"]["yaxis"] | {"anchor": f"x{number}"}
+        if above:
+            axes[f"xaxis{number}"] |= {"range": [figure["layout"]["xaxis"]["range"][0], last]}
+            axes[f"yaxis{number}"] |= {"domain": [1 - (i + 0.86) / count, 1 - i / count]}
+    if above:
+        for trace in data:
+            trace["showlegend"] = "name" in trace and trace["name"] not in named
+            named.add(trace.get("name", ""))
     frames: list[dict[str, Any]] = []
     for name in names:
         now = [[frame for frame in figure["frames"] if int(frame["name"]) <= int(name)][-1] for figure in figures]
         words = [f"<b>{label}</b>, {frame['layout']['title']['text']}" for label, frame in zip(labels, now, strict=True)]
-        notes = [{"text": text, "x": i / count, "y": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False}
-                 for i, text in enumerate(words)]
+        places = [(0.0, 1 - i / count) if above else (i / count, 1.0) for i in range(count)]
+        notes = [{"text": text, "x": x, "y": y, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False}
+                 for (x, y), text in zip(places, words, strict=True)]
         frames.append({"name": name, "data": [trace for frame in now for trace in frame["data"]], "traces": list(range(len(data))),
                        "layout": {"annotations": notes}})
     slider = layout["sliders"][0]
@@ -138,5 +150,9 @@ def _joined(figures: Sequence[dict[str, Any]], labels: Sequence[str], layout: di
     start = max(i for i, name in enumerate(names) if int(name) <= wanted)
     data = [trace | changed for trace, changed in zip(data, frames[start]["data"], strict=True)]
     slider = slider | {"active": start, "steps": [step for step in slider["steps"] if step["label"] in names]}
-    wide: dict[str, Any] = {"width": min(MOST_ACROSS, sum(figure["layout"]["width"] for figure in figures)), "title": {"text": ""}}
+    if above:
+        size = {"height": sum(figure["layout"]["height"] for figure in figures) - 120 * (count - 1), "legend": layout["legend"] | {"y": 1.04}}
+    else:
+        size = {"width": min(MOST_ACROSS, sum(figure["layout"]["width"] for figure in figures))}
+    wide: dict[str, Any] = size | {"title": {"text": ""}}
     return {"data": data, "layout": layout | wide | axes | {"sliders": [slider]} | frames[start]["layout"], "frames": frames}

@@ -118,6 +118,11 @@ def _take(self, new):
     self.text, self._held = self.text + self._held, ""
 OutputText._take = _take
 """
+ASK_THE_POLICY_AND_NOT_OBEY = """
+from paged_edu.core.scheduler import Scheduler
+from paged_edu.engine.choosing import ChoosingScheduler
+ChoosingScheduler._admit = Scheduler._admit
+"""
 ANOTHER_MODEL = """
 import torch
 from paged_edu.engine import build
@@ -152,6 +157,8 @@ FAULTS = {
     ("10", "show_what_may_be_a_stop_string"): SHOW_WHAT_MAY_BE_A_STOP_STRING,
     ("11", "admit_when_all_have_ended"): ADMIT_WHEN_ALL_HAVE_ENDED,
     ("12", "reserve_one_token_too_many"): RESERVE_ONE_TOKEN_TOO_MANY,
+    ("13", "ask_the_policy_and_not_obey"): ASK_THE_POLICY_AND_NOT_OBEY,
+    ("13", "leak_a_block"): LEAK_A_BLOCK,
 }
 
 WITHOUT_MODEL = ("11",)

@@ -29,3 +29,24 @@ def test_the_tours_figure_fits_the_page():
     view.step()
     assert view.figure()["layout"]["width"] <= MOST_ACROSS
     view.close()
+
+
+def test_timelines_stand_one_above_the_other():
+    """They are as wide as the page; both over the same steps, each kind once in the legend."""
+    view = EngineStepper.compare(
+        {name: trace24().engine(name) for name in ("orca-max", "paged")}, ["timeline"], name="lanes", fill=lambda engine: engine.add([(40, 9)] * 5),
+    )
+    while view.live == "unfinished":
+        view.step()
+    figure = view.figure()
+    layout = figure["layout"]
+    assert "width" not in layout
+    assert layout["yaxis"]["domain"][0] > layout["yaxis2"]["domain"][1]
+    assert layout["xaxis"]["domain"] == layout["xaxis2"]["domain"] == [0, 1]
+    assert layout["xaxis"]["range"] == layout["xaxis2"]["range"] == [-0.5 + view.tracks[0].log.first_step + 1, view.last_step + 0.5]
+    assert layout["annotations"][0]["y"] > layout["annotations"][1]["y"]
+    shown = [trace["name"] for trace in figure["data"] if trace.get("showlegend")]
+    assert len(shown) == len({*shown}) >= 3
+    tops = [float(y) for y in re.findall(r'<svg x="0" y="([\d.]+)"', view.svg())]
+    assert len(tops) == 2
+    view.close()

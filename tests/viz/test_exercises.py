@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from solutions import ALL, NAMES, define, solution, source
 
+from paged_edu.engine.own_manager import OwnManager
 from paged_edu.sim import block_sizes
 from paged_edu.sim.panels import published
 from paged_edu.viz import exercises
@@ -23,7 +24,7 @@ from paged_edu.viz.exercises.shapes_and_positions import Running
 
 def test_every_lesson_has_its_exercises():
     two = [f"{lesson}.{letter}" for lesson in ("01", "02", "03", "04", "05", "06", "07", "08") for letter in "ab"]
-    expected = ["00.a", *two, "09.a", "09.b", "09.c", "10.a", "10.b", "11.a", "11.b", "11.c", "12.a", "12.b"]
+    expected = ["00.a", *two, "09.a", "09.b", "09.c", "10.a", "10.b", "11.a", "11.b", "11.c", "12.a", "12.b", "13.a", "13.b"]
     assert expected == NAMES
 
 
@@ -224,6 +225,119 @@ def _no_shared_prefix(workload):
     return max(speed, key=speed.get)
 
 
+class _Chooser:
+    """A policy as a learner writes it; the wrong ones change one method."""
+
+    def order(self, waiting):
+        return sorted(waiting, key=lambda r: (r.prompt_tokens, r.arrival))
+
+    def victim(self, running):
+        return running[-1]
+
+
+class _TooYoung(_Chooser):
+    def order(self, waiting):
+        return sorted(waiting, key=lambda r: r.prompt_tokens - 0.01 * r.waited)
+
+
+class _LongestGivesWay(_Chooser):
+    def order(self, waiting):
+        return sorted(waiting, key=lambda r: r.prompt_tokens + r.output_tokens - r.waited)
+
+    def victim(self, running):
+        return max(running, key=lambda r: (r.prompt_tokens, r.arrival))
+
+
+class _ShortestAnswer(_Chooser):
+    def order(self, waiting):
+        return sorted(waiting, key=lambda r: r.max_tokens - r.output_tokens)
+
+
+class _FirstCome(_Chooser):
+    def order(self, waiting):
+        return list(waiting)
+
+
+class _OldestGivesWay(_Chooser):
+    def order(self, waiting):
+        return list(reversed(waiting))
+
+    def victim(self, running):
+        return min(running, key=lambda r: r.arrival)
+
+
+class _LeavesOut(_Chooser):
+    def order(self, waiting):
+        return [min(waiting, key=lambda r: r.prompt_tokens)]
+
+
+class _Sizes(OwnManager):
+    """One bit a block; a wrong idea changes a method."""
+
+    def start(self):
+        self.free_bits = [True] * self.num_blocks
+
+    def num_free(self):
+        return sum(self.free_bits)
+
+    def whole(self):
+        return [k for k in range(self.num_blocks // 4) if all(self.free_bits[4 * k : 4 * k + 4])]
+
+    def pick(self, count):
+        whole = self.whole()
+        chosen = [4 * k + i for k in whole[: count // 4] for i in range(4)]
+        singles = [b for b in range(self.num_blocks) if self.free_bits[b] and b // 4 not in whole]
+        rest = [b for k in whole[count // 4 :] for b in range(4 * k, 4 * k + 4)]
+        return (chosen + singles + rest)[:count]
+
+    def take(self, count):
+        if count > self.num_free():
+            return None
+        chosen = self.pick(count)
+        for block in chosen:
+            self.free_bits[block] = False
+        return chosen
+
+    def give(self, blocks):
+        for block in blocks:
+            self.free_bits[block] = True
+
+
+class _NeedsWhole(_Sizes):
+    def take(self, count):
+        return super().take(count) if len(self.whole()) >= count // 4 else None
+
+
+class _BreaksAlways(_Sizes):
+    def pick(self, count):
+        whole = [4 * k + i for k in self.whole() for i in range(4)]
+        return (whole + [b for b in range(self.num_blocks) if self.free_bits[b] and b not in whole])[:count]
+
+
+class _OneSize(OwnManager):
+    def start(self):
+        self.free_list = list(range(self.num_blocks))
+
+    def num_free(self):
+        return len(self.free_list)
+
+    def take(self, count):
+        return None if count > len(self.free_list) else [self.free_list.pop(0) for _ in range(count)]
+
+    def give(self, blocks):
+        self.free_list += blocks
+
+
+class _KeepsWhatItTook(_Sizes):
+    def take(self, count):
+        taken = []
+        while len(taken) < count:
+            if not self.num_free():
+                return None
+            taken += super().take(min(4, count - len(taken), self.num_free()))
+        return taken
+
+
 # LESSONS.md, section 2: written as a learner would, and not taken from the exercises.
 WRONG = [
     ("00.a", lambda n, size: n // size, "rounded down"),
@@ -296,7 +410,36 @@ WRONG = [
     ("12.b", lambda workload: 256, "256 for every workload"),
     ("12.b", _no_shared_prefix, "you forget that the prefix is shared"),
     ("12.b", lambda workload: workload.prefix & -workload.prefix or 256, "the prefix fills exactly"),
+    ("13.a", _Chooser, "the shortest prompt first, and waiting does not count"),
+    ("13.a", _TooYoung, "or not enough"),
+    ("13.a", _LongestGivesWay, "see that it is not at once the victim again"),
+    ("13.a", _ShortestAnswer, "the shortest answer first"),
+    ("13.a", _FirstCome, "that of first come, first served or worse"),
+    ("13.a", _OldestGivesWay, "Even the very first request never ends"),
+    ("13.a", _LeavesOut, "does not return everybody who waits"),
+    ("13.b", _NeedsWhole, "external fragmentation"),
+    ("13.b", _BreaksAlways, "you break a large block although there are single ones"),
+    ("13.b", _OneSize, "one list of single blocks"),
+    ("13.b", _KeepsWhatItTook, "All or nothing"),
 ]
+
+
+def test_another_right_answer_passes():
+    """13.b is judged by what is given out, not by how it is found; 13.a by what becomes of people."""
+    assert examine(exercises.find("13.b"), _Sizes).passed
+
+    class Counted(_Chooser):
+        """Ageing by the order of arrival: a fixed key."""
+
+        def order(self, waiting):
+            return sorted(waiting, key=lambda r: r.prompt_tokens + 3 * r.arrival)
+
+    class Key:
+        def key(self, request):
+            return len(request.prompt_token_ids) + 3 * request.arrival_index, request.arrival_index
+
+    assert examine(exercises.find("13.a"), Counted).passed
+    assert examine(exercises.find("13.a"), Key).passed
 
 
 @pytest.mark.parametrize(("name", "function", "words"), WRONG, ids=[f"{name}-{words[:20]}" for name, _, words in WRONG])

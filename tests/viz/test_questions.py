@@ -34,6 +34,7 @@ from paged_edu.viz.exercises.lesson_05 import OUTPUTS
 from paged_edu.viz.exercises.pieces import stop_case
 from paged_edu.viz.fake_engine import FakeEngine, trace24
 from paged_edu.viz.layer_walk import layer_walk
+from paged_edu.viz.race import race
 
 QUESTIONS = [question for lesson in exercises.LESSONS for question in questions.of_lesson(lesson)[0].values()]
 IDS = [question.name for question in QUESTIONS]
@@ -591,3 +592,31 @@ def test_a_block_for_the_whole_request_is_orca_max():
             advance(scheduler)
         reports.append(manager.report().shares())
     assert reports[0] == reports[1]
+
+
+class ByKey:
+    """A policy by one key."""
+
+    def __init__(self, key):
+        self.key_of = key
+
+    def order(self, waiting):
+        return sorted(waiting, key=self.key_of)
+
+    def victim(self, running):
+        return max(running, key=self.key_of)
+
+
+def test_numbers_of_lesson_13():
+    first, short, known, longest = (race(policy) for policy in (
+        None, ByKey(lambda c: (c.prompt_tokens, c.arrival)), ByKey(lambda c: (c.max_tokens, c.arrival)), ByKey(lambda c: (-c.max_tokens, c.arrival)),
+    ))
+    says("13.1", f"{first.mean:.1f}", f"{short.mean:.1f}", short.recomputed, first.recomputed, short.steps, first.steps)
+    assert (short.preemptions, first.preemptions) == (11, 15)
+    says("13.2", first.preemptions)
+    says("13.4", known.steps, first.steps, known.preemptions, first.preemptions, known.recomputed, first.recomputed)
+    assert round(longest.mean, 1) == 162.0
+    queue, passing = race(on="hidden"), race(ByKey(lambda c: (c.prompt_tokens, c.arrival)), on="hidden")
+    says("13.6", passing.largest_wait, queue.largest_wait, queue.p99, passing.p99, passing.steps, queue.steps)
+    assert 0.45 < passing.mean / queue.mean < 0.5
+    says("13.7", (4 - 1) / 2, (16 - 1) / 2, round((4 - 1) / 2 + (16 - 1) / 2))

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from .exercise import Exercise
 
-LESSONS = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12")
+LESSONS = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13")
 """Lessons that have exercises and questions."""
 
 

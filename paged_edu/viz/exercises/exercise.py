@@ -80,7 +80,7 @@ class Exercise:
         return self.signature.partition("(")[0]
 
     def parameters(self) -> list[str]:
-        return [name.strip() for name in self.signature.partition("(")[2].partition(")")[0].split(",")]
+        return [name.strip() for name in self.signature.partition("(")[2].partition(")")[0].split(",") if name]
 
     def told(self, case: Case) -> str:
         """The case as the learner would type it."""
