@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import wrap
 from typing import Any
 
 from ..model.spec import ModelSpec
@@ -13,6 +14,8 @@ from .track import WholeTrack
 from .view import View
 
 MOST_MODELS = 4
+ACROSS = 112
+"""Characters that the title of the figure has room for."""
 
 
 class LayerTrack(WholeTrack):
@@ -89,10 +92,14 @@ class LayerStepper(View):
         """Lines and shapes as text, the pool as squares; a frame a line."""
         walk, bare = self.walk, {"visible": False, "fixedrange": True}
         layout = {
-            "height": 480, "width": 856, "margin": {"l": 10, "r": 10, "t": 70, "b": 30},
+            "height": 500, "width": 856, "margin": {"l": 10, "r": 10, "t": 95, "b": 30},
             "xaxis": bare | {"range": [0, 100]}, "yaxis": bare | {"range": [len(walk.lines) - 0.4, -1.5]},
         }
-        return animated(walk, self.shown, lambda line: self._traces(walk, line), lambda line: f"{heading(walk)}<br>{line.why}", layout)
+        return animated(walk, self.shown, lambda line: self._traces(walk, line), lambda line: self._heading(walk, line), layout, redraw=True)
+
+    def _heading(self, walk: LayerWalk, line: LayerLine) -> str:
+        said = wrap(line.why, ACROSS)
+        return "<br>".join([heading(walk), *said, *[" "] * (2 - len(said))])       # always as many lines, so that nothing jumps
 
     def _traces(self, walk: LayerWalk, now: LayerLine) -> Traces:
         def written(x: float, words: list[str]) -> dict[str, Any]:
