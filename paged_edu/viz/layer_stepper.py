@@ -3,15 +3,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..model.spec import ModelSpec
 from .figure import Traces, animated
 from .layer_svg import FIRST, NEXT, heading, layer_svg
 from .layer_walk import BLOCK_SIZE, INTO, NUM_BLOCKS, OUT_OF, LayerLine, LayerWalk, layer_walk, slot, told
 from .palette import HUES, LIGHT
 from .track import WholeTrack
 from .view import View
+
+if TYPE_CHECKING:
+    from ..model.spec import ModelSpec
 
 MOST_MODELS = 4
 ACROSS = 112
@@ -51,6 +53,8 @@ class LayerStepper(View):
     plays_logs = False
 
     def __init__(self, models: Mapping[str, ModelSpec], *, num_tokens: int = 5, name: str | None = None, speed: float = 1.0) -> None:
+        from ..model.spec import ModelSpec
+
         if not isinstance(models, Mapping) or not all(isinstance(spec, ModelSpec) for spec in models.values()):
             raise ValueError(f"models must map names to ModelSpecs, not {models!r}")
         if not 1 <= len(models) <= MOST_MODELS:
