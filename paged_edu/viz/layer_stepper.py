@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
-from ..model.spec import ModelSpec
 from .figure import Traces, animated
 from .layer_svg import FIRST, NEXT, heading, layer_svg
 from .layer_walk import BLOCK_SIZE, INTO, NUM_BLOCKS, OUT_OF, LayerLine, LayerWalk, layer_walk, slot, told
@@ -12,7 +12,12 @@ from .palette import HUES, LIGHT
 from .track import WholeTrack
 from .view import View
 
+if TYPE_CHECKING:
+    from ..model.spec import ModelSpec
+
 MOST_MODELS = 4
+ACROSS = 112
+"""Characters that the title of the figure has room for."""
 
 
 class LayerTrack(WholeTrack):
@@ -48,6 +53,8 @@ class LayerStepper(View):
     plays_logs = False
 
     def __init__(self, models: Mapping[str, ModelSpec], *, num_tokens: int = 5, name: str | None = None, speed: float = 1.0) -> None:
+        from ..model.spec import ModelSpec
+
         if not isinstance(models, Mapping) or not all(isinstance(spec, ModelSpec) for spec in models.values()):
             raise ValueError(f"models must map names to ModelSpecs, not {models!r}")
         if not 1 <= len(models) <= MOST_MODELS:
@@ -89,10 +96,14 @@ class LayerStepper(View):
         """Lines and shapes as text, the pool as squares; a frame a line."""
         walk, bare = self.walk, {"visible": False, "fixedrange": True}
         layout = {
-            "height": 480, "width": 856, "margin": {"l": 10, "r": 10, "t": 70, "b": 30},
+            "height": 500, "width": 856, "margin": {"l": 10, "r": 10, "t": 95, "b": 30},
             "xaxis": bare | {"range": [0, 100]}, "yaxis": bare | {"range": [len(walk.lines) - 0.4, -1.5]},
         }
-        return animated(walk, self.shown, lambda line: self._traces(walk, line), lambda line: f"{heading(walk)}<br>{line.why}", layout)
+        return animated(walk, self.shown, lambda line: self._traces(walk, line), lambda line: self._heading(walk, line), layout, redraw=True)
+
+    def _heading(self, walk: LayerWalk, line: LayerLine) -> str:
+        said = wrap(line.why, ACROSS)
+        return "<br>".join([heading(walk), *said, *[" "] * (2 - len(said))])       # always as many lines, so that nothing jumps
 
     def _traces(self, walk: LayerWalk, now: LayerLine) -> Traces:
         def written(x: float, words: list[str]) -> dict[str, Any]:

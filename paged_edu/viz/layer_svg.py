@@ -39,7 +39,7 @@ def layer_svg(walk: LayerWalk, shown: int, theme: Theme = AUTO) -> str:
             body.append(_arrow(line, shown))
     y = TOP + count * ROW + 22
     said = wrap(now.why, 128)
-    body += [text(MARGIN, y + 18 * i, words, theme.ink, 13, weight=600 if not i and len(said) == 1 else 400) for i, words in enumerate(said)]
+    body += [text(MARGIN, y + 18 * i, words, theme.ink, 13) for i, words in enumerate(said)]
     return document(WIDTH, y + 18 * len(said) + 2, f"{heading(walk)}. {told(now)}. {now.why}", theme, body)
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..checks import integer
-from ..model.spec import CausalLM, ModelSpec
 from ..words import counted
+
+if TYPE_CHECKING:                                           # torch is imported when a walk is made
+    from ..model.spec import CausalLM, ModelSpec
 
 TABLE, NUM_BLOCKS, BLOCK_SIZE = (7, 1), 8, 4
 """The pool of the picture, and the block table of its sequence."""

@@ -49,7 +49,9 @@ def test_a_lesson_runs_and_its_views_play(lesson, lab):
         find(page, player)
         player.scroll_into_view_if_needed()
         status = player.locator('[role="status"]')
-        player.get_by_role("button", name="Home").click()
+        home = player.get_by_role("button", name="Home")
+        if home.get_attribute("aria-disabled") == "false":     # some views begin there
+            home.click()
         first, picture = status.inner_text(), player.evaluate(PICTURE)
         player.get_by_role("button", name="Step").click()
         expect(status).not_to_have_text(first)

@@ -254,7 +254,7 @@ def test_numbers_are_compared_within_a_millionth(capsys):
     assert not check("11.a", lambda requests: right(requests) * (1 + 5e-6))
 
 
-@pytest.mark.parametrize("name", ["09.a", "03.z", "", "03", 3, None])
+@pytest.mark.parametrize("name", ["14.a", "03.z", "", "03", 3, None])
 def test_an_unknown_exercise_is_not_yet(name, capsys):
     assert check(name, max) is False
     assert "not yet: there " in capsys.readouterr().out
