@@ -18,6 +18,7 @@ class TimelineView(View):
 
     module = "timeline"
     title = "timeline"
+    takes_a_row = True
 
     def svg(self, state: TraceState | None = None) -> str:
         """The bars of the whole log, with the line at the step of a state, the shown one by default."""

@@ -37,6 +37,8 @@ class View:
     """What it shows, in a few words: its default name."""
     plays_logs: ClassVar[bool] = True
     """Whether it draws a state of an `EventLog`, so that `Views` can make it."""
+    takes_a_row: ClassVar[bool] = False
+    """Whether several tracks are compared one above the other: what is drawn over steps wants the whole width."""
     kinds: ClassVar[dict[str, type[View]]] = {}
     """Every view of a log that can be named, by its module."""
     tracks: list[Track]

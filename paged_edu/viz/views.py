@@ -92,7 +92,11 @@ class Views(View):
         return whole[0] if len(whole) == 1 else side_by_side(whole, [track.label for track in self.tracks])
 
     def panes(self) -> list[dict[str, Any]]:
-        return [{"track": index, "module": part.module, "title": self.tracks[index].label, "options": part.options()} for index, part in self.parts]
+        return [
+            {"track": index, "module": part.module, "title": self.tracks[index].label,
+             "options": part.options() | ({"basis": MOST_ACROSS} if part.takes_a_row and len(self.tracks) > 1 else {})}
+            for index, part in self.parts
+        ]
 
     def close(self) -> None:
         """Close the parts too."""

@@ -47,6 +47,7 @@ def test_timelines_stand_one_above_the_other():
     assert layout["annotations"][0]["y"] > layout["annotations"][1]["y"]
     shown = [trace["name"] for trace in figure["data"] if trace.get("showlegend")]
     assert len(shown) == len({*shown}) >= 3
-    tops = [float(y) for y in re.findall(r'<svg x="0" y="([\d.]+)"', view.svg())]
+    tops = re.findall(r'<svg x="0" y="([\d.]+)"', view.svg())
     assert len(tops) == 2
+    assert [pane["options"] for pane in view.panes()] == [{"basis": MOST_ACROSS}] * 2, "in a notebook too"
     view.close()

@@ -486,7 +486,7 @@ def mutants(code):
 @pytest.mark.parametrize("name", NAMES)
 def test_mutants_of_the_solution_fail(name, monkeypatch):
     """A mutant that passes must be as right as the solution: on 300 inputs that the check does not have."""
-    monkeypatch.setattr(guard, "TIME_LIMIT", 0.3)
+    monkeypatch.setattr(guard, "TIME_LIMIT", 2.0 if name == "13.a" else 0.3)       # a run of a scheduler, on a machine that is busy
     exercise = exercises.find(name)
     random = Random("other inputs")
     others = {exercise.told(case): case for case in (exercise.draw(random) for _ in range(300))}.values()

@@ -182,6 +182,6 @@ def test_the_broken_policy_of_the_lesson_is_named():
         def victim(self, running):
             return running[0]
 
-    found = policies.drive_policy(lambda: OldestGivesWay(lambda c: -c.arrival), ("the first of many that are alike",), None)
+    found = policies.drive_policy(lambda: OldestGivesWay(lambda c: -c.arrival), ("the first one, and others keep coming",), None)
     assert found.kind == "starves"
-    assert found.words.startswith("request 0 starves: it has not ended after 250 steps, and ")
+    assert found.words.startswith("request 0 starves: it has not ended after 250 steps, and 122 of those who came later have")

@@ -135,8 +135,8 @@ EXERCISES = (
         ),
         judge="PagedKVManager",
         passed=(
-            "Long prompts lie in runs of 16 slots, and the end of each sequence wastes 1.5 slots on average and not 7.5. Scheduler, runner and "
-            "kernel did not notice: they read a table."
+            "As long as large blocks are whole, a long prompt lies in runs of 16 slots, and the end of each sequence wastes 1.5 slots on average, "
+            "not 7.5. Scheduler, runner and kernel did not notice: they read a table."
         ),
         read=lambda value: value,
         fixed=manager_fixed,

@@ -39,7 +39,7 @@ class Steady:
 
 
 SCENARIOS = {
-    "the first of many that are alike": Steady((2, 30), (2, 30), 0, every=4),
+    "the first one, and others keep coming": Steady((2, 30), (2, 8), 0),
     "a long prompt among short ones": Steady((24, 6), (2, 12), 7),
     "a long answer among short ones": Steady((2, 34), (2, 10), 7),
     "a short answer among long ones": Steady((2, 6), (2, 20), 7),
@@ -74,6 +74,9 @@ def check_step(server: FakeEngine, output: SchedulerOutput) -> None:
     assert places == scheduler.num_running_seqs <= scheduler.config.max_num_seqs, "the places are miscounted"
     assert output.num_tokens <= scheduler.config.max_num_batched_tokens, "the budget is overdrawn"
     assert not (output.preempted and output.admitted), "somebody was admitted in a step in which somebody stepped back"
+    assert not any(
+        scheduler.manager.holds(seq) for r in scheduler.waiting if r.status is not Status.SWAPPED for seq in r.live
+    ), "who waits has kept a block: all or nothing"
     held = [block for r in scheduler.running for seq in r.live if scheduler.manager.holds(seq) for block in {*scheduler.manager.table(seq)}]
     assert len({*held}) == scheduler.manager.report().num_used_blocks, "blocks belong to nobody"
 

@@ -111,7 +111,7 @@ QUESTIONS = (
                 "Often, and not always: the last to come may have the longest prompt. The reason is that everything moves on.",
             ),
             wrong(
-                "It is fair to choose the one at random that nobody will miss.",
+                "It is chosen as if at random, and that is fair to all.",
                 "Nothing is random in it. Let the oldest give way instead, while newcomers pass, and the first request never ends.",
             ),
             wrong(
@@ -148,7 +148,7 @@ QUESTIONS = (
         (
             right(
                 "1.5 slots: the end lies in a small block.",
-                "(4 - 1) / 2, as with blocks of 4 alone; and a long prompt still lies in rows of 16.",
+                "(4 - 1) / 2, as with blocks of 4 alone; and a long prompt can lie in rows of 16 all the same, as long as large ones are whole.",
             ),
             wrong(
                 "7.5 slots: (16 - 1) / 2.",
