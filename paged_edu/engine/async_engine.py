@@ -52,6 +52,11 @@ class AsyncEngine:
         return await asyncio.to_thread(cls, model, **options)
 
     @property
+    def llm(self) -> LLM:
+        """What it serves. Its engine belongs to the thread: whoever steps it here disturbs that."""
+        return self._llm
+
+    @property
     def config(self) -> EngineConfig:
         return self._llm.config
 
@@ -70,9 +75,18 @@ class AsyncEngine:
         return self._thread.num_requests
 
     @property
-    def num_waiting_requests(self) -> int:
-        """Of those, the ones that do not run: they wait for their turn or for memory, or their prompt is being read."""
-        return max(0, self._thread.num_requests - len(self._thread.engine.scheduler.running))
+    def num_running_requests(self) -> int:
+        """Of those, the ones that have blocks and are stepped; the others wait for their turn or for memory, or their prompt is being read."""
+        return len(self._thread.engine.scheduler.running)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and output together, at most."""
+        return self._thread.engine.scheduler.config.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        return self._thread.engine.vocab_size
 
     @property
     def closed(self) -> bool:
