@@ -72,7 +72,7 @@ def _add_errors(api: FastAPI) -> None:
 
     @api.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        said = {404: f"there is no {ascii(request.url.path[:200])} here", 405: f"{request.method[:20]} is not for this path"}
+        said = {404: f"there is no {request.url.path[:200]!a} here", 405: f"{request.method[:20]} is not for this path"}
         return answer(ApiError(error.status_code, said.get(error.status_code, str(error.detail)), headers=error.headers))
 
 

@@ -166,7 +166,7 @@ def exposition(
         family.add_metric([], histogram.buckets(), histogram.sum)
         families.append(family)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(families))  # type: ignore[arg-type]
+    registry.register(_Families(families))
     return generate_latest(registry)
 
 

@@ -132,8 +132,8 @@ def prompts_of(body: CompletionRequest) -> list[str | list[int]]:
     if not given:
         raise ApiError(400, "prompt is an empty list: at least 1 prompt is needed", param="prompt")
     if isinstance(given[0], int):
-        return [given]  # type: ignore[list-item]
-    return list(given)  # type: ignore[arg-type]
+        return [given]  # one prompt of token ids
+    return list(given)
 
 
 def plain_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

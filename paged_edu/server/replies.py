@@ -95,7 +95,7 @@ class Reply:
             if sent.finished or (done is None and not self.job.only_echo):
                 continue
             ended = done is None or done.finish_reason is not None
-            if ended or len(done.text) > sent.characters or (self.job.echo and not sent.begun):
+            if ended or (done is not None and len(done.text) > sent.characters) or (self.job.echo and not sent.begun):
                 events.append(self._event(self._choice(place, branch, output, done, sent, whole=False)))
                 sent.begun, sent.finished = True, ended
                 if done is not None:
@@ -119,10 +119,11 @@ class Reply:
     ) -> dict[str, Any]:
         index = place * self.job.num_choices + branch
         if done is None or self.job.only_echo:
-            text, reason, stop_reason = "", "length", None
+            ends: dict[str, Any] = {"finish_reason": "length", "stop_reason": None}
+            text = ""
         else:
-            text, reason, stop_reason = done.text[sent.characters :], done.finish_reason, done.stop_reason
-        ends = {"finish_reason": reason, "stop_reason": stop_reason}
+            ends = {"finish_reason": done.finish_reason, "stop_reason": done.stop_reason}
+            text = done.text[sent.characters :]
         if self.job.chat:
             said = {"content": self._chat_logprobs(done, sent), "refusal": None} if self.job.logprobs is not None and done is not None else None
             if whole:

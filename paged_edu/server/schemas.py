@@ -80,7 +80,7 @@ class GenerationRequest(BaseModel):
             else:
                 near = get_close_matches(str(name), cls.model_fields, 1)
                 said = "there is no parameter {param}" + (f"; did you mean {near[0]}?" if near else "")
-                raise PydanticCustomError("unknown_parameter", said, {"param": ascii(name)[1:65].rstrip("'")})  # type: ignore[arg-type]
+                raise PydanticCustomError("unknown_parameter", said, {"param": ascii(name)[1:65].rstrip("'")})
         return kept
 
 

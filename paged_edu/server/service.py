@@ -69,7 +69,7 @@ class Service:
     def check_model(self, name: str) -> None:
         if name not in self.names:
             served = ", ".join(map(repr, self.names))
-            raise ApiError(404, f"there is no model {ascii(name[:80])}; this server has {served}", param="model", code="model_not_found")
+            raise ApiError(404, f"there is no model {name[:80]!a}; this server has {served}", param="model", code="model_not_found")
 
     def take(self, count: int) -> Places:
         """Places for ``count`` prompts, or 429: a queue that only grows answers nobody in time."""
@@ -147,10 +147,11 @@ class Service:
                 if job.cache_salt is not None:
                     given["cache_salt"] = job.cache_salt
                 options: dict[str, Any] = {"request_id": f"{job.request_id}-{place}", "priority": job.priority, "interval": interval}
-                search = isinstance(params, BeamSearchParams)
-                stream = self.engine.beam_search(given, params, **options) if search else self.engine.generate(given, params, **options)
-                streams.append(stream)
-                await stream.start()
+                if isinstance(params, BeamSearchParams):
+                    streams.append(self.engine.beam_search(given, params, **options))
+                else:
+                    streams.append(self.engine.generate(given, params, **options))
+                await streams[-1].start()
         except BaseException:
             for stream in streams:
                 stream.drop()
