@@ -53,8 +53,8 @@ EXPECTED = {
 }
 WORDS = {
     "int_type": "an integer", "float_type": "a number", "bool_type": "true or false", "string_type": "text", "dict_type": "an object",
-    "list_type": "a list", "model_type": "an object", "model_attributes_type": "an object", "int_from_float": "an integer", "string_unicode": "valid text",
-    "finite_number": "a finite number",
+    "list_type": "a list", "model_type": "an object", "model_attributes_type": "an object", "int_from_float": "an integer",
+    "string_unicode": "valid text", "finite_number": "a finite number",
 }
 SHOWN = 80
 """Characters of a client's own value that an error repeats."""

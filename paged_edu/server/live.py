@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -30,12 +31,14 @@ MAX_STEPS = 400
 MAX_EVENTS = 100_000
 """Events that wait for a slow viewer; beyond that it is sent everything anew."""
 MAX_VIEWERS = 8
-POLICY = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'"
+POLICY = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>paged-edu serve</title>
-<style>:root{{color-scheme:light dark}}body{{margin:0;background:light-dark(#FFFFFF,#16181D);font-family:system-ui,sans-serif}}main>p{{padding:8px;margin:0}}
+<style>:root{{color-scheme:light dark}}body{{margin:0;background:light-dark(#FFFFFF,#16181D);font-family:system-ui,sans-serif}}
+main>p{{padding:8px;margin:0}}
 {css}</style></head>
-<body><main><p>This page needs JavaScript; <a href="metrics">/metrics</a> has the numbers.</p></main><script type="module" src="live.js"></script></body></html>
+<body><main><p>This page needs JavaScript; <a href="metrics">/metrics</a> has the numbers.</p></main>
+<script type="module" src="live.js"></script></body></html>
 """
 
 
@@ -115,10 +118,8 @@ class Feed:
             asyncio.ensure_future(self._end_if_unwatched())     # noqa: RUF006  it waits for at most a step
 
     async def _end_if_unwatched(self) -> None:
-        try:
+        with suppress(RuntimeError):
             await self._service.engine.between_steps(lambda core: self.end() if self.viewers == 0 else None)
-        except RuntimeError:
-            pass
 
     def _numbers(self, snapshot: Snapshot) -> dict[str, float]:
         service = self._service

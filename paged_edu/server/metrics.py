@@ -45,7 +45,7 @@ class Histogram:
 
 
 class EngineStats:
-    """A watcher of steps (`AsyncEngine.watch_steps`). All sequences of a request get their tokens in the same steps, so one time a request will do."""
+    """A watcher of steps (`AsyncEngine.watch_steps`). All sequences of a request get their tokens in the same steps: one time a request will do."""
 
     def __init__(self) -> None:
         self.steps = self.generated = self.computed = self.copies = 0
@@ -125,8 +125,8 @@ class Snapshot:
         swapped = sum(request.status is Status.SWAPPED for request in scheduler.waiting)
         stats = scheduler.prefix_stats
         return cls(
-            manager.report(), len(scheduler.running), len(scheduler.waiting) - swapped, swapped, manager.num_blocks, manager.block_size, stats.queries,
-            stats.hits,
+            manager.report(), len(scheduler.running), len(scheduler.waiting) - swapped, swapped, manager.num_blocks, manager.block_size,
+            stats.queries, stats.hits,
         )
 
     @property
@@ -213,7 +213,7 @@ def _counters(snapshot: Snapshot, engine: EngineStats, requests: RequestStats, a
         _counter("generated_tokens", "Sampled by the engine", engine.generated),
         _counter("computed_tokens", "Run through the model, recomputed ones included", engine.computed),
         _counter("steps", "Of the engine", engine.steps),
-        _counter("preemptions", "Requests that stepped back, by how they come again", {k: engine.preemptions[k] for k in ("recompute", "swap")}, "kind"),
+        _counter("preemptions", "Requests that stepped back, by how they return", {k: engine.preemptions[k] for k in ("recompute", "swap")}, "kind"),
         _counter("copied_blocks", "Copy-on-write", engine.copies),
         _counter("swapped_blocks", "Copied to host memory and back", {k: engine.swapped[k] for k in ("out", "in")}, "direction"),
         _counter("prefix_queries", "Tokens looked for in the prefix cache", snapshot.prefix_queries),

@@ -120,7 +120,8 @@ def _known(source: str, name: str) -> Option:
     option = ALL.get(name.replace("-", "_").lower())
     if option is None:
         near = get_close_matches(name.replace("-", "_").lower(), ALL, 1)
-        raise ValueError(f"{source}: there is no option {name!r}" + (f"; did you mean {ALL[near[0]].name!r}?" if near else "; see paged-edu serve --help"))
+        help_ = f"; did you mean {ALL[near[0]].name!r}?" if near else "; see paged-edu serve --help"
+        raise ValueError(f"{source}: there is no option {name!r}{help_}")
     return option
 
 

@@ -74,12 +74,11 @@ def check_size(body: CompletionRequest | ChatRequest) -> None:
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
         if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
-            raise ApiError(
-                400, f"max_tokens={body.max_tokens} and max_completion_tokens={body.max_completion_tokens} are two names of one limit: give one of them",
-                param="max_tokens",
-            )
+            said = f"max_tokens={body.max_tokens} and max_completion_tokens={body.max_completion_tokens} are two names of one limit: give one"
+            raise ApiError(400, said, param="max_tokens")
     elif body.best_of is not None and body.best_of != (body.n or 1):
-        raise ApiError(400, f"best_of={body.best_of} is not served: it must be n={body.n or 1}, or left out", param="best_of", code="unsupported_value")
+        said = f"best_of={body.best_of} is not served: it must be n={body.n or 1}, or left out"
+        raise ApiError(400, said, param="best_of", code="unsupported_value")
 
 
 def shown_logprobs(body: CompletionRequest | ChatRequest) -> int | None:

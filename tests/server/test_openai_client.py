@@ -108,12 +108,17 @@ def test_several_prompts_as_text_and_as_token_ids(client, llm):
     assert [choice.text for choice in client.completions.create(prompt=ids[0], **asked).choices] == texts[:2]
 
 
+def most(prompt_tokens):
+    """Tokens that the cache can give: full blocks, and never the last token."""
+    return min(prompt_tokens // 16 * 16, prompt_tokens - 1)
+
+
 def test_cached_tokens_are_in_the_usage(client):
     prompt = "KING HENRY:\nI know thee well, and will a while uphold the unyoked humour of your idleness; yet herein will I imitate the sun."
     asked = {"model": MODEL, "prompt": prompt, "max_tokens": 2, "temperature": 0}
     first, second = client.completions.create(**asked), client.completions.create(**asked)
     assert first.usage.prompt_tokens_details.cached_tokens == 0
-    assert second.usage.prompt_tokens_details.cached_tokens == first.usage.prompt_tokens // 16 * 16 > 0
+    assert second.usage.prompt_tokens_details.cached_tokens == most(first.usage.prompt_tokens) > 0
     salted = client.completions.create(**asked, extra_body={"cache_salt": "mine"})
     assert salted.usage.prompt_tokens_details.cached_tokens == 0
 
@@ -160,7 +165,7 @@ def test_prompt_logprobs_do_not_read_the_prefix_cache(client):
     first, second = (client.completions.create(**asked, echo=True, logprobs=1) for _ in range(2))
     plain, third = client.completions.create(**asked), client.completions.create(**asked, echo=True, logprobs=1)
     cached = [one.usage.prompt_tokens_details.cached_tokens for one in (first, second, plain, third)]
-    assert cached == [0, 0, first.usage.prompt_tokens // 16 * 16, 0]
+    assert cached == [0, 0, most(first.usage.prompt_tokens), 0]
     for one in (second, third):
         assert one.choices[0].logprobs == first.choices[0].logprobs
     assert len(first.choices[0].logprobs.tokens) == first.usage.prompt_tokens + 1
