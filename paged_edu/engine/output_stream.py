@@ -121,11 +121,6 @@ class OutputStream(AsyncIterator[RequestOutput]):
         """What `AsyncEngine.abort` knows the request by; None if none was given and the loop has not begun."""
         return self._request_id
 
-    @property
-    def over(self) -> bool:
-        """Whether its last output has been read, or it was dropped."""
-        return self._over
-
     async def __anext__(self) -> RequestOutput:
         """Raises ValueError or TypeError for a bad request, RuntimeError if the engine takes none, `RequestFailedError` if it was lost."""
         if self._awaited:

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from .. import __version__
 from ..engine.output_stream import OutputStream
 from . import live
-from .errors import ApiError, validation
-from .gate import Gate
+from .errors import ApiError, mistake, validation
+from .gate import BodyError, Gate
 from .metrics import Snapshot, exposition
 from .params import Job, prompts_of
 from .replies import Reply
@@ -67,12 +67,18 @@ def _add_errors(api: FastAPI) -> None:
     async def ours(request: Request, error: ApiError) -> Response:
         return answer(error)
 
+    @api.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:      # raised again after this, for the log
+        return answer(mistake(request.scope["state"]["request_id"]))
+
     @api.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         return answer(validation(error.errors()))
 
     @api.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
+        if isinstance(error, BodyError):
+            return answer(error.told)
         said = {404: f"there is no {request.url.path[:200]!a} here", 405: f"{request.method[:20]} is not for this path"}
         return answer(ApiError(error.status_code, said.get(error.status_code, str(error.detail)), headers=error.headers))
 
@@ -130,8 +136,8 @@ async def _generate(service: Service, request: Request, body: CompletionRequest 
     def release() -> None:
         """The request needs nothing any more: what the engine still has of it goes after its step."""
         for stream in streams:
-            service.stats.dropped += not stream.over
             stream.drop()
+        service.ended(job, len(streams))
         places.leave()
         _note_end(notes, service, reply)
 

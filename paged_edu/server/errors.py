@@ -33,6 +33,11 @@ class ApiError(Exception):
         return json.dumps(self.body()).encode()
 
 
+def mistake(request_id: str) -> ApiError:
+    """A mistake of ours: the log has it, the client does not."""
+    return ApiError(500, f"the server failed; its log has more under {request_id}", code="internal_error")
+
+
 def retry(status: int, message: str, seconds: int, code: str) -> ApiError:
     """Not now: come again in so many seconds."""
     return ApiError(status, message, code=code, headers={"Retry-After": str(seconds)})

@@ -11,10 +11,11 @@ from collections import Counter
 from typing import Any
 from uuid import uuid4
 
+from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import ApiError
+from .errors import ApiError, mistake
 from .settings import Settings
 from .sse import ClientGoneError
 
@@ -27,8 +28,12 @@ _ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 logger = logging.getLogger(__name__)
 
 
-class _TooLargeError(Exception):
-    pass
+class BodyError(HTTPException):
+    """Raised where a body is read. FastAPI turns any other error there into one of its own."""
+
+    def __init__(self, told: ApiError) -> None:
+        super().__init__(told.status)
+        self.told = told
 
 
 class Gate:
@@ -54,15 +59,11 @@ class Gate:
             await self._app(scope, request.receive, request.send)
         except ApiError as error:
             await request.refuse(error)
-        except _TooLargeError:
-            await request.refuse(_too_large(self._settings.max_body_bytes))
-        except TimeoutError:
-            await request.refuse(ApiError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds", code="body_timeout"))
         except ClientGoneError:
             request.status = 499
-        except Exception as error:              # a mistake of ours: the log has it, the client does not
+        except Exception as error:
             logger.error("%s failed", request.id, exc_info=error)
-            await request.refuse(ApiError(500, f"the server failed; its log has more under {request.id}", code="internal_error"))
+            await request.refuse(mistake(request.id))
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
             method = scope["method"] if scope["method"] in METHODS else "other"
@@ -115,13 +116,17 @@ class _Request:
     async def receive(self) -> Message:
         if self._whole:
             return await self._receive()
-        async with asyncio.timeout(max(0.0, self._begin + BODY_SECONDS - time.monotonic())):
-            message = await self._receive()
+        try:
+            async with asyncio.timeout(max(0.0, self._begin + BODY_SECONDS - time.monotonic())):
+                message = await self._receive()
+        except TimeoutError:
+            said = f"the body did not arrive within {BODY_SECONDS:g} seconds"
+            raise BodyError(ApiError(408, said, code="body_timeout", headers={"Connection": "close"})) from None
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
             self._whole = not message.get("more_body", False)
             if self._size > self._limit:
-                raise _TooLargeError
+                raise BodyError(_too_large(self._limit))
         return message
 
     async def send(self, message: Message) -> None:

@@ -39,7 +39,7 @@ class Option:
 
 
 SERVER = (
-    Option("host", str, "127.0.0.1", "ADDR", "where to listen (%(default)s: this machine only)"),
+    Option("host", str, "127.0.0.1", "ADDR", "where to listen (%(default)s: local only)"),
     Option("port", int, 8000, "N", "0: any free one (%(default)s)"),
     Option("api-key", str, (), "KEY", "ask clients for it; again for more keys", repeated=True),
     Option("served-model-name", str, (), "NAME", "what clients call it (--model's name)", repeated=True),
@@ -69,7 +69,6 @@ ENGINE = (
     Option("max-model-len", int, None, "N", "longest request (default: by model)"),
     Option("max-num-seqs", int, 256, "N", "sequences that run at once (%(default)s)"),
     Option("max-num-batched-tokens", int, None, "N", "tokens of a step (2048 or more)"),
-    Option("long-prefill-token-threshold", int, 0, "N", "longest chunk of a prompt (0: none)"),
     Option("no-chunked-prefill", bool, False, "", "compute a prompt in one step"),
     Option("block-size", int, 16, "N", "tokens a block, 1 to 256 (%(default)s)"),
     Option("num-gpu-blocks-override", int, None, "N", "blocks in the pool (default: by memory)"),
@@ -88,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A flag for each option. What was not given is left out of the namespace, so that environment and file can speak."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="read options from FILE (TOML): port = 8001")
     for option in ALL.values():
-        shown = option.help.replace("%(default)s", str(option.default)).replace("%(default)g", f"{option.default:g}" if option.default else "0")
+        shown = option.help % {"default": option.default}
         settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": shown.replace("%", "%%"), "dest": option.field}
         if option.kind is bool:
             parser.add_argument(option.flag, action="store_true", **settings)

@@ -48,6 +48,9 @@ class Job:
     cache_salt: str | None = None
     user: str | None = None
     messages: list[dict[str, Any]] = field(default_factory=list)
+    ended: int = 0
+    """Prompts whose last output has come."""
+    failed: bool = False
 
     @property
     def beams(self) -> bool:

@@ -164,9 +164,10 @@ class Service:
         try:
             async with asyncio.timeout_at(deadline):
                 async for place, output in merged(streams):
-                    self._first_and_last(output, first=outputs[place] is None)
+                    self._first_and_last(job, output, first=outputs[place] is None)
                     outputs[place] = output
         except Exception as error:
+            job.failed = True
             raise self.told(error) from error
         return outputs
 
@@ -180,35 +181,40 @@ class Service:
                     for place in range(len(reply.job.prompts)):
                         await write(reply.grown(place, None))
                 async for place, output in merged(streams):
-                    self._first_and_last(output, first=place not in seen)
+                    self._first_and_last(reply.job, output, first=place not in seen)
                     seen.add(place)
                     await write(reply.grown(place, output))
                 await write(reply.closing())
         except Exception as error:
+            reply.job.failed = True
             told = self.told(error)
             with suppress(TimeoutError):                    # a client that reads nothing is not waited for
                 async with asyncio.timeout(5):
                     await write(event(told.body()))
 
-    def _first_and_last(self, output: RequestOutput, *, first: bool) -> None:
+    def _first_and_last(self, job: Job, output: RequestOutput, *, first: bool) -> None:
         if first:
             self.stats.first(output)
         if output.finished:
             if any(done.finish_reason == "abort" for done in output.outputs):
                 raise ApiError(500, "the engine had to end this request: the model gave numbers that are not finite", code="request_aborted")
             self.stats.last(output)
+            job.ended += 1
+
+    def ended(self, job: Job, num_prompts: int) -> None:
+        """Count what became of the prompts that have not ended."""
+        if job.failed:
+            self.stats.failed += num_prompts - job.ended
+        else:
+            self.stats.dropped += num_prompts - job.ended
 
     def told(self, error: Exception) -> ApiError:
         """What a client is told of an error; the log has the rest."""
         if isinstance(error, ApiError):
-            if error.status >= 500:
-                self.stats.failed += 1
             return error
         if isinstance(error, TimeoutError):
-            self.stats.failed += 1
             return ApiError(504, f"no answer within {self.settings.request_timeout:g} seconds, this server's limit", code="request_timeout")
         if isinstance(error, RequestFailedError):
-            self.stats.failed += 1
             if self.engine.closed:
                 return ApiError(503, "the server was stopped before this request had ended", code="stopped")
             if error.__cause__ is not None:

@@ -5,7 +5,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from test_engine import empty
 
 from paged_edu.core.plan import Branch
 from paged_edu.engine.fake_runner import FakeRunner
-from paged_edu.server.run import make_server
+from paged_edu.server.run import bound, make_server
 from paged_edu.server.service import Service
 from paged_edu.server.settings import Settings
 
@@ -69,10 +68,9 @@ class Served(SimpleNamespace):
 @contextmanager
 def serving(engine, *, close=True, **settings):
     """``engine`` behind HTTP. At the end nothing may be left of any request; ``close``: the engine is closed too."""
-    service = Service(engine, Settings(**{"port": 0} | settings))
-    server = make_server(service)
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
+    chosen = Settings(**{"port": 0} | settings)
+    service = Service(engine, chosen)
+    server, sock = make_server(service), bound(chosen)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])))
     thread.start()
     try:

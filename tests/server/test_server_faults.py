@@ -1,4 +1,4 @@
-"""The known faults of servers, each by its number: streams of several choices, limits, templates, errors in the engine, malformed requests, framing."""
+"""The known faults of servers, by number: streams of several choices, limits, templates, errors in the engine, malformed requests, framing."""
 import asyncio
 import json
 
