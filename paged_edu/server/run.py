@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import warnings
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     settings.read_chat_template()
     check_extra()
     _log_to_stderr(settings)
+    warnings.simplefilter("always", RuntimeWarning)         # they name requests; Python would remember each text for ever
     with bound(settings) as sock:
         if not settings.is_local and not settings.api_key:
             note(f"warning: {settings.host} can be reached by others, and there is no --api-key: anybody may use this server")
