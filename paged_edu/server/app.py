@@ -26,7 +26,7 @@ from .sse import EventStream, while_connected
 PATHS = ("/", "/health", "/live", "/live.js", "/metrics", "/openapi.json", "/v1/models", "/v1/completions", "/v1/chat/completions")
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorReply, "description": what} for status, what in {
-        400: "something in the request is wrong, or not served", 401: "no API key, or another one", 404: "no such model",
+        400: "something in the request is wrong, or not served", 401: "no API key, or another one", 403: "another name in Host", 404: "no such model",
         408: "the body came too slowly",
         413: "the body is too large", 415: "the body is not application/json", 429: "the queue is full; Retry-After says when to come again",
         500: "the engine failed", 503: "the server is stopping, or its engine has failed", 504: "no answer in time",

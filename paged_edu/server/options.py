@@ -42,6 +42,7 @@ SERVER = (
     Option("host", str, "127.0.0.1", "ADDR", "where to listen (%(default)s: local only)"),
     Option("port", int, 8000, "N", "0: any free one (%(default)s)"),
     Option("api-key", str, (), "KEY", "ask clients for it; again for more keys", repeated=True),
+    Option("allowed-host", str, (), "NAME", "a Host to answer without a key; again for more", repeated=True),
     Option("served-model-name", str, (), "NAME", "what clients call it (--model's name)", repeated=True),
     Option("chat-template", str, None, "FILE", "a Jinja template in place of the model's"),
     Option("max-queue", int, 512, "N", "requests that may wait; then 429 (%(default)s)"),

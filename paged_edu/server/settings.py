@@ -23,6 +23,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: tuple[str, ...] = field(default=(), repr=False)
+    allowed_host: tuple[str, ...] = ()
+    """Names in the Host header that a local server without a key answers, besides addresses and localhost."""
     served_model_name: tuple[str, ...] = ()
     """Names by which clients ask for the model; empty: the model's own."""
     chat_template: str | None = None
@@ -77,6 +79,22 @@ class Settings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+    def may_ask(self, host: str) -> bool:
+        """Whether a request with this Host header comes from somebody who knows where the server is.
+
+        A page in a browser on this machine may have a name that its owner lets point to 127.0.0.1: to the browser the server is then a part of it.
+        Where no key is asked, a local server therefore answers to addresses and localhost only, and to the names that its user allows.
+        """
+        if self.api_key or not self.is_local:
+            return True
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        name = name.strip("[]").lower()
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in ("", "localhost", *(allowed.lower() for allowed in self.allowed_host)) or name.endswith(".localhost")
+        return True
 
     def model_names(self, model: str) -> tuple[str, ...]:
         """What clients may call the model; the first is the one in the answers."""

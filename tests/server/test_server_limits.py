@@ -59,6 +59,15 @@ def test_keys_are_compared_in_constant_time(held, monkeypatch):
     assert compared == [(32, 32)] * 6
 
 
+def test_a_page_whose_name_points_here_is_not_answered(held):
+    with serving(held[0], allowed_host=("proxy.example",), close=False) as served, served.http() as client:
+        for host, status in (("127.0.0.1:1", 200), ("localhost", 200), ("[::1]:8000", 200), ("evil.example", 403), ("evil.example:8000", 403),
+                             ("proxy.example:80", 200), ("localhost.evil.example", 403), ("app.localhost", 200)):
+            assert client.get("/v1/models", headers={"host": host}).status_code == status, host
+    with serving(held[0], api_key=("a-long-key",)) as served, served.http() as client:
+        assert client.get("/v1/models", headers={"host": "evil.example", "authorization": "Bearer a-long-key"}).status_code == 200
+
+
 def test_sizes(held):
     with serving(held[0], max_body_bytes=1000, max_prompts=3, max_prompt_tokens=10) as served, served.http() as client:
         big = json.dumps(ASK | {"user": "x" * 2000}).encode()

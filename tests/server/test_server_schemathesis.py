@@ -19,6 +19,16 @@ def served(tmp_path_factory):
         yield served
 
 
+def without_contradictions(body):
+    """Fields that the document allows one by one and that do not go together, or not with this server."""
+    for name in ("use_beam_search", "beam_width", "length_penalty", "early_stopping", "best_of", "priority", "stream_options", "top_logprobs",
+                 "logit_bias", "min_tokens", "cache_salt", "stop_token_ids", "max_completion_tokens"):
+        body.pop(name, None)
+    for name, most in (("n", 4), ("repetition_penalty", 1e6), ("temperature", 1e6)):
+        if isinstance(body.get(name), int | float):
+            body[name] = min(body[name], most)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "method"), [
     ("/v1/completions", "POST"), ("/v1/chat/completions", "POST"), ("/v1/models", "GET"), ("/v1/models/{name}", "GET"), ("/health", "GET"),
@@ -34,6 +44,8 @@ def test_no_5xx(served, path, method):
         def run(case):
             if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
                 case.body["model"] = "m"                    # else nothing but 404 would be seen
+                if statuses.total() % 2:
+                    without_contradictions(case.body)
             answer = case.call(base_url=served.url)
             statuses[answer.status_code] += 1
             case.validate_response(answer, checks=[not_a_server_error])
@@ -41,6 +53,7 @@ def test_no_5xx(served, path, method):
                 assert answer.json()["error"]["message"]
 
         run()
-    print(statuses)
+    if method == "POST":
+        assert statuses[200] > 10, statuses
     assert max(statuses) < 500
     assert statuses[400 if method == "POST" else 404 if "{" in path else 200] > 0
