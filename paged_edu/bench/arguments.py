@@ -23,6 +23,7 @@ def add_arguments(commands: Any, command: Command) -> None:
     add("--json", type=Path, metavar="FILE", help="write all numbers, with the machine, to FILE")
     _add_throughput(what, command)
     _add_latency(what, command)
+    _add_serve(what, command)
     _add_memory(what, command)
     _add_paper(what, command)
     _add_kernels(what, command)
@@ -76,6 +77,32 @@ def _add_latency(what: Any, command: Command) -> None:
     add("--input-len", type=int, default=32, metavar="N", help="tokens of a prompt (%(default)s)")
     add("--output-len", type=int, default=128, metavar="N", help="tokens to write (%(default)s)")
     add("--seed", type=int, default=0, metavar="N", help="of the prompts (%(default)s)")
+    _add_files(add)
+
+
+def _add_serve(what: Any, command: Command) -> None:
+    add = command(what, "serve", _serve, "send load to a server with OpenAI's interface, and time what its clients see", [
+        f"{PROG} bench serve --rate 4 --requests 100", f"{PROG} bench serve --url http://127.0.0.1:8001 --dataset alpaca --html serve.html",
+        f"{PROG} bench serve --against-llm      (starts a server here, and races it with LLM.generate)",
+    ]).add_argument
+    add("--url", default="http://127.0.0.1:8000", metavar="URL", help="the server (%(default)s)")
+    add("--api-key", metavar="KEY", help="its key ($OPENAI_API_KEY)")
+    add("--model", metavar="NAME", help="one of its models (the first one)")
+    add("--rate", type=float, metavar="R", help="requests a second, as a Poisson process")
+    add("--workload", type=Path, metavar="FILE", help='JSON: [{"prompt": [ids], "n_out": N}, ...]')
+    add("--dataset", default="sharegpt", metavar="NAME", help="or lengths as in: %(default)s, alpaca")
+    add("--requests", type=int, default=64, metavar="N", help="of the data set (%(default)s)")
+    add("--max-concurrency", type=int, default=0, metavar="N", help="in flight at once, at most (0: no limit)")
+    add("--max-model-len", type=int, metavar="N", help="scale lengths to N (the server's, to 512)")
+    add("--vocab-size", type=int, default=1000, metavar="N", help="prompts are ids below N (%(default)s)")
+    add("--text", action="store_true", help="prompts are text, not token ids")
+    add("--chat", action="store_true", help="ask /v1/chat/completions, with text")
+    add("--no-ignore-eos", action="store_true", help="texts may end early; for OpenAI's own")
+    add("--timeout", type=float, default=600.0, metavar="S", help="seconds for an answer (%(default)g)")
+    add("--against-llm", action="store_true", help="race a server of our own with LLM.generate")
+    add("--rounds", type=int, default=3, metavar="N", help="of that race (%(default)s)")
+    add("--quick", action="store_true", help="16 requests, one round")
+    add("--seed", type=int, default=0, metavar="N", help="of lengths, prompts and arrivals (%(default)s)")
     _add_files(add)
 
 
@@ -181,6 +208,18 @@ def _latency(args: argparse.Namespace) -> int:
 
     names = (*_SETTING, "batch", "input_len", "output_len", "seed")
     return latency.run(latency.Options(**{name: getattr(args, name) for name in names}), args.json, args.html, args.load)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    import os
+
+    from . import serve
+
+    names = ("url", "model", "workload", "dataset", "requests", "rate", "max_concurrency", "max_model_len", "vocab_size", "text", "chat",
+             "no_ignore_eos", "timeout", "against_llm", "rounds", "quick", "seed")
+    key = args.api_key or (None if args.against_llm or args.load else os.environ.get("OPENAI_API_KEY") or None)
+    options = serve.Options(api_key=key, **{name: getattr(args, name) for name in names})
+    return serve.run(options, args.json, args.html, args.load)
 
 
 def _memory(args: argparse.Namespace) -> int:

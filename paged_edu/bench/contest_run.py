@@ -1,4 +1,4 @@
-"""What `bench throughput` and `bench latency` have in common around their measurements: files, progress, Ctrl-C, and runs that are shown again."""
+"""What `bench throughput`, `latency` and `serve` have in common around their measurements: files, progress, Ctrl-C, and runs that are shown again."""
 from __future__ import annotations
 
 import io
@@ -16,7 +16,7 @@ from ..checks import writable_file
 from ..terminal import note
 from . import stored
 from .contenders import Advance
-from .contest import Begin, Setting
+from .contest import Begin
 
 Result = dict[str, Any]
 Measure = Callable[[Result, Advance, Begin], object]
@@ -26,7 +26,7 @@ Page = Callable[[Result, Path], object]
 
 
 def run(
-    command: str, options: Setting, measure: Measure, show: Show, pages: Mapping[str, Page], files: Mapping[str, Path | None], load: Path | None,
+    command: str, options: Any, measure: Measure, show: Show, pages: Mapping[str, Page], files: Mapping[str, Path | None], load: Path | None,
 ) -> int:
     """Measure (or load what an earlier run wrote), print, and write ``files`` (by their flags: --json, and those of ``pages``).
 
@@ -65,7 +65,7 @@ def _measured(result: Result, command: str) -> bool:
     return bool(result.get(command, {}).get("summary"))
 
 
-def _loaded(command: str, options: Setting, show: Show, files: Mapping[str, Path | None], load: Path) -> Result:
+def _loaded(command: str, options: Any, show: Show, files: Mapping[str, Path | None], load: Path) -> Result:
     changed = [field.name for field in fields(options) if getattr(options, field.name) != field.default and field.name != "profile"]
     if files.get("--json") is not None:
         changed.append("json")

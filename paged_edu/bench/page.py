@@ -1,4 +1,4 @@
-"""The pages of `paged-edu bench throughput --html` and `bench latency --html`: charts, and below them the tables as text (with plotly)."""
+"""The pages of `bench throughput --html`, `bench latency --html` and others: charts, and below them the tables as text (with plotly)."""
 from __future__ import annotations
 
 import io
@@ -25,7 +25,7 @@ def write(result: dict[str, Any], path: Path) -> None:
     text = io.StringIO()
     tables(result, Console(file=text, width=96, highlight=False, color_system=None))
     figures = [speeds(result), *latencies(result)]
-    _page("bench throughput", title(result), about(result), sentences(result["throughput"]), figures, text.getvalue(), path)
+    write_page("bench throughput", title(result), about(result), sentences(result["throughput"]), figures, text.getvalue(), path)
 
 
 def write_latency(result: dict[str, Any], path: Path) -> None:
@@ -36,10 +36,10 @@ def write_latency(result: dict[str, Any], path: Path) -> None:
     latency.tables(result, Console(file=text, width=96, highlight=False, color_system=None))
     parts = [own for own in result["latency"]["batches"].values() if own.get("summary")]
     said = [f"Batch {batch}: {line}" for batch, own in result["latency"]["batches"].items() if own.get("summary") for line in sentences(own)]
-    _page("bench latency", latency.title(result), ran(result, parts), said, [tokens(result), prefills(result)], text.getvalue(), path)
+    write_page("bench latency", latency.title(result), ran(result, parts), said, [tokens(result), prefills(result)], text.getvalue(), path)
 
 
-def _page(command: str, heading: str, small: str, said: Sequence[str], figures: Sequence[Any], text: str, path: Path) -> None:
+def write_page(command: str, heading: str, small: str, said: Sequence[str], figures: Sequence[Any], text: str, path: Path) -> None:
     drawn = [figure.to_html(full_html=False, include_plotlyjs=not i, config={"displaylogo": False}) for i, figure in enumerate(figures)]
     html = (
         f'<!doctype html>\n<html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width"><title>paged-edu {command}</title>'

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ..config import EngineConfig
 from ..core.kv_manager import MemoryReport
+from ..core.plan import SchedulerOutput
 from ..sampling.beam import BeamSearchParams
 from ..sampling.params import SamplingParams
 from .engine import Engine
@@ -51,6 +52,11 @@ class AsyncEngine:
         return await asyncio.to_thread(cls, model, **options)
 
     @property
+    def llm(self) -> LLM:
+        """What it serves. Its engine belongs to the thread: whoever steps it here disturbs that."""
+        return self._llm
+
+    @property
     def config(self) -> EngineConfig:
         return self._llm.config
 
@@ -68,24 +74,50 @@ class AsyncEngine:
         """Requests that were accepted and have neither ended nor been dropped."""
         return self._thread.num_requests
 
+    @property
+    def num_running_requests(self) -> int:
+        """Of those, the ones that have blocks and are stepped; the others wait for their turn or for memory, or their prompt is being read."""
+        return len(self._thread.engine.scheduler.running)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and output together, at most."""
+        return self._thread.engine.scheduler.config.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        return self._thread.engine.vocab_size
+
+    @property
+    def closed(self) -> bool:
+        return self._thread.closed
+
     # -- requests ------------------------------------------------------------------------------------------------------------------
     def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None, priority: int = 0,
+        interval: float = 0.0,
     ) -> OutputStream:
         """The outputs of one prompt as they grow, for ``async for``; each ``delta`` is what its text grew by since the one that was read before.
 
         A consumer slower than the engine gets fewer, longer deltas: nothing piles up. Checking and queueing happen when the loop begins, and
         raise there: ValueError, TypeError, and RuntimeError from an engine that is closed or draining. Leaving the loop drops the request.
-        """
-        return self._stream(lambda: prompt, sampling_params, request_id, priority, quick=_length(prompt) <= QUICK)
 
-    def beam_search(self, prompt: Prompt, params: BeamSearchParams, *, request_id: str | None = None, priority: int = 0) -> OutputStream:
+        ``interval``: at least that many seconds between two outputs, but none before the first and the last; ``math.inf``: the last one only.
+        No text is made in between, which costs a small model as much as its steps. What a request grew by just before it had to step back comes
+        when it goes on.
+        """
+        return self._stream(lambda: prompt, sampling_params, request_id, priority, interval, quick=_length(prompt) <= QUICK)
+
+    def beam_search(
+        self, prompt: Prompt, params: BeamSearchParams, *, request_id: str | None = None, priority: int = 0, interval: float = 0.0,
+    ) -> OutputStream:
         """The beams of one prompt as they grow, best first, and at the end the best outputs (`LLM.beam_search`); only those have deltas."""
-        return self._stream(lambda: prompt, params, request_id, priority, beams=True, quick=_length(prompt) <= QUICK)
+        return self._stream(lambda: prompt, params, request_id, priority, interval, beams=True, quick=_length(prompt) <= QUICK)
 
     def chat(
         self, messages: Conversation, sampling_params: SamplingParams | None = None, *, request_id: str | None = None, priority: int = 0,
         chat_template: str | None = None, add_generation_prompt: bool = True, continue_final_message: bool = False, tools: Any = None,
+        interval: float = 0.0,
     ) -> OutputStream:
         """The model's answer to one conversation as it grows: `generate` after `LLM.render_chat`, whose options are here too."""
         def render() -> Prompt:
@@ -94,10 +126,16 @@ class AsyncEngine:
                 messages, chat_template=chat_template, add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message,
             )
 
-        return self._stream(render, sampling_params, request_id, priority, quick=False)
+        return self._stream(render, sampling_params, request_id, priority, interval, quick=False)
+
+    def render_chat(self, messages: Conversation, **options: Any) -> list[int]:
+        """`LLM.render_chat`: the prompt token ids of a conversation. It computes: in an event loop, call it in a thread."""
+        self._thread.check_open()
+        return self._llm.render_chat(messages, **options)
 
     def _stream(
-        self, prompt: Callable[[], Prompt], params: Params | None, request_id: str | None, priority: int, *, quick: bool, beams: bool = False,
+        self, prompt: Callable[[], Prompt], params: Params | None, request_id: str | None, priority: int, interval: float, *, quick: bool,
+        beams: bool = False,
     ) -> OutputStream:
         def prepare(request_id: str) -> Any:            # refers to this engine, which therefore lives as long as its streams
             if beams and not isinstance(params, BeamSearchParams):
@@ -106,7 +144,7 @@ class AsyncEngine:
                 raise TypeError("BeamSearchParams are for beam_search()")
             return self._llm.engine.prepare(request_id, prompt(), params, priority=priority)
 
-        return OutputStream(self._thread, request_id, prepare, quick)
+        return OutputStream(self._thread, request_id, prepare, quick, interval)
 
     async def abort(self, request_id: str) -> bool:
         """End a request: its consumer gets what there is, with finish_reason "abort". False if no request of that id is unfinished here."""
@@ -116,6 +154,13 @@ class AsyncEngine:
     async def between_steps(self, work: Callable[[Engine], T]) -> T:
         """What ``work(engine)`` returns or raises, called in the engine's thread, between two steps: to add a listener, or to look at tables."""
         return await asyncio.wrap_future(self._thread.call(lambda: work(self._thread.engine)))
+
+    def watch_steps(self, watcher: Callable[[Engine, SchedulerOutput], None]) -> Callable[[], None]:
+        """Call ``watcher(engine, plan)`` in the engine's thread after each step, for metrics; returns the function that ends that.
+
+        Cheaper than a listener: one call a step, not one an event. A watcher that raises is dropped, and logged.
+        """
+        return self._thread.watchers.add(watcher)
 
     async def memory_report(self) -> MemoryReport:
         """What the KV cache holds between two steps."""

@@ -179,11 +179,14 @@ class Engine:
         return len(self._records)
 
     # -- the loop ------------------------------------------------------------------------------------------------------------------
-    def step(self, *, finished_only: bool = False, only: Container[str] | None = None) -> list[RequestOutput]:
+    def step(
+        self, *, finished_only: bool = False, only: Container[str] | None = None, growing: Container[str] | None = None,
+    ) -> list[RequestOutput]:
         """One iteration; the requests that grew or ended, each with everything so far. Nothing to do: an empty list.
 
         ``finished_only``: leave out those that go on, so that no text is made that nobody reads. ``only``: ids of the requests that the caller
         waits for. Other requests that ended are kept for a step that asks for them; what others have grown is in their next output.
+        ``growing``: of those, the ids of the requests whose outputs are wanted before they end (None: all).
         An error in mid-step, or Ctrl-C, leaves the engine consistent: what was running is computed again, with the same tokens.
         """
         with self._change("step"):
@@ -191,7 +194,7 @@ class Engine:
         outputs = list(self._kept)
         known = {output.request_id for output in outputs}
         for request in grown:
-            wanted = not finished_only and (only is None or request.request_id in only)
+            wanted = not finished_only and (only is None or request.request_id in only) and (growing is None or request.request_id in growing)
             if request.request_id not in known and (request.finished or wanted):
                 outputs.append(self._output(self._records[request.request_id]))
         # An interruption from here on must not swallow an output: until the return the next step would give them again.

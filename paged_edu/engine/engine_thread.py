@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from .engine import Engine
+from .listeners import StepWatchers
 from .output_stream import Mailbox, Reader, RequestFailedError
 from .outputs import RequestOutput
 from .prepared import PreparedRequest, check_request_id
@@ -49,6 +51,7 @@ class EngineThread:
         self._waiting: dict[str, Reader] = {}               # those that the engine has; touched by this thread only
         self._mailboxes: WeakValueDictionary[int, Mailbox] = WeakValueDictionary()
         self._drained: list[Future[None]] = []
+        self.watchers = StepWatchers()
         self._promises: set[Future[Any]] = set()            # calls and drains that have no answer yet
         # Its `put` may be interrupted by a `put` of the same thread, so destructors may leave messages.
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -63,6 +66,10 @@ class EngineThread:
             raise RuntimeError(f"this AsyncEngine runs in process {self._pid}; its thread does not follow a fork: make one in each process")
         if self._closed:
             raise RuntimeError("this AsyncEngine is closed: its `async with` block has ended, or close() was called; make another one")
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     @property
     def num_requests(self) -> int:
@@ -205,8 +212,11 @@ class EngineThread:
 
     def _step(self) -> None:
         items: list[Item] = []
-        for output in self.engine.step(only=self._waiting):
+        now = time.monotonic()
+        due = {request_id for request_id, reader in self._waiting.items() if reader.due <= now}
+        for output in self.engine.step(only=self._waiting, growing=due):
             reader = self._waiting[output.request_id]
+            reader.due = now + reader.interval
             if output.finished:
                 self._end(reader)
             items.append((reader, output, None))
@@ -214,6 +224,8 @@ class EngineThread:
             self._end(reader)
             items.append((reader, None, RequestFailedError(f"request {reader.request_id!r} was ended by hand, and its output taken")))
         self._hand_over(items)
+        if self.engine.last_output is not None:
+            self.watchers.tell(self.engine, self.engine.last_output)
 
     def _hand_over(self, items: Iterable[Item]) -> None:
         mailboxes = set()

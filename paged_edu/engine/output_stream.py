@@ -6,6 +6,7 @@ newer, with the deltas of both. The loop is woken by one callback for all its re
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -72,6 +73,7 @@ class Reader:
         self.waiter: asyncio.Future[None] | None = None
         self.queued = False
         self.aborted = False
+        self.interval = self.due = 0.0                  # seconds between two outputs, and when, on the thread's clock, the next may be made
 
     async def get(self) -> RequestOutput:
         if self.output is not None or self.error is not None:
@@ -104,9 +106,13 @@ class OutputStream(AsyncIterator[RequestOutput]):
     ``asyncio.wait_for(anext(stream), t)`` is a cancellation too when ``t`` is over: to look in between, wait for a task that reads the stream.
     """
 
-    def __init__(self, thread: EngineThread, request_id: str | None, prepare: Callable[[str], PreparedRequest], quick: bool) -> None:
+    def __init__(
+        self, thread: EngineThread, request_id: str | None, prepare: Callable[[str], PreparedRequest], quick: bool, interval: float = 0.0,
+    ) -> None:
+        if not interval >= 0:
+            raise ValueError(f"interval must be at least 0 seconds, not {interval!r}")
         self._thread, self._request_id = thread, request_id
-        self._prepare, self._quick = prepare, quick
+        self._prepare, self._quick, self._interval = prepare, quick, interval
         self._reader: Reader | None = None
         self._awaited = self._over = False
 
@@ -127,25 +133,38 @@ class OutputStream(AsyncIterator[RequestOutput]):
         self._awaited = True
         try:
             if reader is None:
-                reader = self._reader = Reader()        # known here before it is known elsewhere: Ctrl-C may come at any line
-                await self._begin(reader)
+                reader = await self._begin()
             output = await reader.get()
         except BaseException:
-            self._leave()
+            self.drop()
             raise
         finally:
             self._awaited = False
         self._over = output.finished
         return output
 
-    async def _begin(self, reader: Reader) -> None:
+    async def start(self) -> None:
+        """Check and queue the request now, before the first output is read. Raises what the first `anext` would; a second call does nothing."""
+        if self._reader is None and not self._over:
+            try:
+                await self._begin()
+            except BaseException:
+                self.drop()
+                raise
+
+    async def _begin(self) -> Reader:
+        reader = self._reader = Reader()                # known here before it is known elsewhere: Ctrl-C may come at any line
+        reader.interval = self._interval
+        if math.isinf(self._interval):
+            reader.due = math.inf
         self._thread.reserve(reader, self._request_id, asyncio.get_running_loop())
         self._request_id = reader.request_id
         prepared = self._prepare(reader.request_id) if self._quick else await asyncio.to_thread(self._prepare, reader.request_id)
         self._thread.add(reader, prepared)
+        return reader
 
-    def _leave(self) -> None:
-        """Never waits, and may be called by the garbage collector in any thread."""
+    def drop(self) -> None:
+        """End the request, if it has not ended. Never waits, and may be called by the garbage collector in any thread."""
         if not self._over:
             if self._reader is not None:
                 self._thread.drop(self._reader)
@@ -155,12 +174,12 @@ class OutputStream(AsyncIterator[RequestOutput]):
         """Drop the request, if it has not ended; returns once its blocks are free."""
         if self._awaited:
             raise RuntimeError("this stream is awaited by a task: cancel that")
-        self._leave()
+        self.drop()
         if self._reader is not None:
             await self._thread.processed()
 
     def __del__(self) -> None:
-        self._leave()
+        self.drop()
 
 
 def merged(waiting: RequestOutput, newer: RequestOutput) -> RequestOutput:

@@ -229,7 +229,7 @@ def test_leaving_in_the_middle_of_a_step_waits_for_nothing(served):
         await asyncio.sleep(0)
         late.cancel()
         await asyncio.sleep(0)
-        stream._leave()
+        stream.drop()
         del stream
         assert core.scheduler.manager.pool.num_used > 0, "the step has it"
         held.release()

@@ -1,0 +1,114 @@
+"""`bench serve`: what is sent, counted and shown; nothing about how fast this machine is."""
+import asyncio
+import json
+
+import pytest
+from serving import serving
+
+from paged_edu import AsyncEngine, cli
+from paged_edu.bench import serve
+from paged_edu.bench.http_client import AnswerError, Target
+
+
+@pytest.fixture(scope="module")
+def served():
+    with serving(AsyncEngine("tiny-shakespeare", num_gpu_blocks_override=128), stream_interval=0) as served:
+        yield served
+
+
+def test_the_command_measures_shows_draws_and_shows_again(capsys, tmp_path, served):
+    flags = ["--url", served.url, "--requests", "9", "--rate", "200", "--max-model-len", "40", "--seed", "3"]
+    assert cli.main(["bench", "serve", *flags, "--json", str(tmp_path / "s.json"), "--html", str(tmp_path / "s.html")]) == 0
+    out, err = capsys.readouterr()
+    result = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    assert result["complete"]
+    part = result["serve"]
+    asked = serve.Options(requests=9, rate=200, seed=3).asked(40, 1000)
+    rows = part["run"]["rows"]
+    assert [row["tokens"] for row in rows] == [it.n_out for it in asked]
+    assert [row["arrival"] for row in rows] == [it.time for it in asked]
+    assert all(row["arrival"] <= row["sent"] <= row["events"][0] <= row["ended"] for row in rows)
+    its = part["summary"]
+    assert (its["answered"], its["requests"], its["errors"]) == (9, 9, {})
+    assert its["tokens"] == sum(it.n_out for it in asked)
+    assert its["tokens_per_s"] == pytest.approx(its["tokens"] / its["seconds"])
+    assert its["ttft_s"]["p50"] == pytest.approx(sorted(row["events"][0] - row["arrival"] for row in rows)[4])
+    assert "9 of 9 requests answered" in out
+    assert "measuring: 9 requests to tiny-shakespeare" in err
+    assert all(len(line) <= 80 for line in out.splitlines())
+    page = (tmp_path / "s.html").read_text(encoding="utf-8")
+    assert page.count("Plotly.newPlot") == 2
+    assert "cdn" not in page.split("<body>")[0]
+    assert cli.main(["bench", "serve", "--load", str(tmp_path / "s.json")]) == 0
+    assert capsys.readouterr().out == out
+
+
+@pytest.mark.parametrize("flags", [["--text"], ["--chat"], ["--no-ignore-eos", "--max-concurrency", "2"]])
+def test_other_forms_and_errors_in_the_summary(capsys, tmp_path, served, flags):
+    command = ["bench", "serve", "--url", served.url, "--requests", "4", "--max-model-len", "30", *flags, "--json", str(tmp_path / "s.json")]
+    assert cli.main(command) == 0
+    its = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["serve"]["summary"]
+    if flags == ["--chat"]:
+        assert its["answered"] == 0
+        assert [error[:4] for error in its["errors"]] == ["400:"]
+        assert "4 times: 400: the tokenizer of this model has no chat template" in " ".join(capsys.readouterr().out.split())
+    else:
+        assert its["answered"] == 4
+
+
+def test_a_workload_file_and_the_key(tmp_path, capsys):
+    work = tmp_path / "w.json"
+    work.write_text(json.dumps([{"prompt": [5, 6], "n_out": 3}, {"prompt": [7], "n_out": 4, "time": 0.02}]))
+    with serving(AsyncEngine("tiny-shakespeare", num_gpu_blocks_override=32), api_key=("a-long-key",)) as served:
+        command = ["bench", "serve", "--url", served.url, "--workload", str(work), "--json", str(tmp_path / "s.json")]
+        assert cli.main(command) == 2
+        assert "an API key is needed" in capsys.readouterr().err
+        assert cli.main([*command, "--api-key", "a-long-key"]) == 0
+    stored = (tmp_path / "s.json").read_text(encoding="utf-8")
+    assert "a-long-key" not in stored
+    assert [row["tokens"] for row in json.loads(stored)["serve"]["run"]["rows"]] == [3, 4]
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--url", "localhost:8000"], "--url must be an address"), (["--rate", "0"], "--rate must be above 0"), (["--requests", "0"], "--requests must be"),
+    (["--url", "http://127.0.0.1:9"], "no connection to http://127.0.0.1:9"), (["--dataset", "x"], "--dataset must be one of"),
+    (["--against-llm", "--rate", "3"], "--rate has no meaning beside --against-llm"), (["--workload", "/nowhere"], "No such file"),
+])
+def test_what_is_wrong_is_one_line(capsys, flags, message):
+    assert cli.main(["bench", "serve", *flags]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("answer", "status", "said"), [
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n19\r\ndata: {\"choices\": [], \"x\"\r\n9\r\n: 1}\n\ndat\r\n0\r\n\r\n", 0, "ended without"),
+    (b"HTTP/1.1 200 OK\r\n\r\ndata: {\"choices\": []}\n\ndata: {\"error\": {\"message\": \"broken\"}}\n\n", 500, "broken"),
+    (b"HTTP/1.1 429 No\r\nContent-Length: 31\r\n\r\n{\"error\": {\"message\": \"later\"}}", 429, "later"), (b"hello\r\n", 0, "no HTTP"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\ndata: ", 0, "the connection was lost"), (b"", 0, "the connection was lost"),
+])
+def test_answers_of_other_servers(answer, status, said):
+    async def main():
+        async def talk(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+            target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/api/v1/")
+            with pytest.raises(AnswerError, match=said) as raised:
+                async for event in target.events("/completions", {}):
+                    assert event["choices"] == []
+            assert raised.value.status == status
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_the_race_with_the_library_gives_equal_texts(capsys, tmp_path):
+    assert cli.main(["bench", "serve", "--against-llm", "--quick", "--max-model-len", "60", "--json", str(tmp_path / "r.json")]) == 0
+    its = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["serve"]["summary"]
+    assert (its["answered"], its["same_texts"], its["rounds"]) == (16, 16, 1)
+    assert its["race"]["ratio"]["median"] > 0
+    assert "LLM.generate:" in capsys.readouterr().out

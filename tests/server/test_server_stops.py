@@ -1,0 +1,75 @@
+"""The server as a process: it starts from the command line, ends by SIGTERM, and loses no request that it has accepted."""
+import asyncio
+import json
+import signal
+
+import httpx
+import pytest
+from serving import process
+
+from paged_edu import LLM, SamplingParams
+
+OPTIONS = ("--num-gpu-blocks-override", "40", "--block-size", "8")
+PROMPTS = [f"{name}:\n{word}" for name in ("ROMEO", "JULIET") for word in "abcdefghijkl"]
+
+
+@pytest.mark.slow
+def test_sigterm_in_mid_load_loses_no_accepted_request():
+    with LLM("tiny-shakespeare", num_gpu_blocks_override=40, block_size=8) as llm:
+        wanted = llm.generate(PROMPTS, [SamplingParams(seed=i, max_tokens=40) for i in range(len(PROMPTS))], use_tqdm=False)
+
+    async def main(served):
+        async with httpx.AsyncClient(base_url=served.url, timeout=60, limits=httpx.Limits(max_connections=100)) as client:
+            async def one(i):
+                body = {"model": "tiny-shakespeare", "prompt": PROMPTS[i], "seed": i, "max_tokens": 40, "stream": i % 2 == 1}
+                answer = await client.post("/v1/completions", json=body)
+                assert answer.status_code == 200, answer.text
+                if not body["stream"]:
+                    return answer.json()["choices"][0]["text"]
+                assert answer.text.endswith("data: [DONE]\n\n")
+                chunks = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+                return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+
+            tasks = [asyncio.create_task(one(i)) for i in range(len(PROMPTS))]
+            while (await client.get("/health")).json()["in_flight"] < len(PROMPTS):
+                assert not any(task.done() for task in tasks)
+            served.child.send_signal(signal.SIGTERM)
+            texts = await asyncio.gather(*tasks)
+            with pytest.raises(httpx.TransportError):       # nobody listens any more
+                await client.get("/health")
+            return texts
+
+    with process(*OPTIONS) as served:
+        texts = asyncio.run(main(served))
+        assert served.child.wait(30) == 0
+        served.reader.join(10)
+    assert texts == [output.outputs[0].text for output in wanted]
+    log = "".join(served.lines)
+    assert f"SIGTERM: no new requests; {len(PROMPTS)} prompts in flight may end" in log
+    assert f"stopped; {len(PROMPTS)} prompts answered, 0 dropped, 0 failed" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.slow
+def test_the_drain_timeout_and_the_environment():
+    variables = {"PAGED_EDU_SERVE_API_KEY": "from-the-environment", "PAGED_EDU_SERVE_DRAIN_TIMEOUT": "0.5", "PAGED_EDU_SERVE_REQUEST_TIMEOUT": "60"}
+    with process("--served-model-name", "bard", env=variables) as served:
+        headers = {"authorization": "Bearer from-the-environment"}
+
+        async def main():
+            async with httpx.AsyncClient(base_url=served.url, timeout=60, headers=headers) as client:
+                assert (await client.get("/v1/models")).json()["data"][0]["id"] == "bard"
+                body = {"model": "bard", "prompt": ["x"] * 40, "n": 6, "max_tokens": 500, "ignore_eos": True}       # takes longer than half a second
+                tasks = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(4)]
+                while (await client.get("/health")).json()["in_flight"] < 160:
+                    pass
+                served.child.send_signal(signal.SIGTERM)
+                return await asyncio.gather(*tasks, return_exceptions=True)
+
+        for answer in asyncio.run(main()):
+            assert isinstance(answer, httpx.TransportError) or answer.status_code in (500, 503)
+        assert served.child.wait(30) == 0
+        served.reader.join(10)
+        log = "".join(served.lines)
+        assert "160 dropped" in log or "160 failed" in log, log
+        assert "from-the-environment" not in log
