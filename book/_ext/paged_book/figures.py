@@ -1,0 +1,100 @@
+"""The paper's figures, replayed: plots and tables of errors from ``data/sim`` and ``data/bench/paper.json``, beside the paper's own points."""
+from __future__ import annotations
+
+import io
+from statistics import median
+
+from rich.console import Console
+
+from paged_edu.bench import paper_view as bench_view
+from paged_edu.sim import paper_view, replay, watching
+from paged_edu.sim.panels import PANELS, published, replayed
+from paged_edu.viz import LatencyCurves
+from paged_edu.viz.page import mount_html
+
+from .plots import plot
+from .tables import paragraph, pre, stored, table, where
+
+ROWS = (("fig12a", "fig12b", "fig12c"), ("fig12d", "fig12e", "fig12f"), ("fig14a", "fig14b", "fig14c"), ("fig14d", "fig14e", "fig14f"),
+        ("fig16a", "fig16b", "fig17"))
+OTHERS = (("fig2", "fig13a", "fig13b"), ("fig15a", "fig15b"), ("fig18b", "fig19a", "fig19b"))
+SYSTEMS_LEFT_OUT = "FasterTransformer"
+"""Its curve has no knee, so its capacity is whatever the threshold makes it; see lesson 11."""
+
+
+def curves() -> str:
+    """Fig. 12a with a threshold to drag and runs behind the points."""
+    runs = watching.stored()
+    view = LatencyCurves(
+        "OPT-13B, ShareGPT (Fig. 12a)", {system: [[run.rate, run.latency] for run in found] for system, found in runs.items()},
+        {system: published()["fig12a"][system] for system in runs}, runs, name="the curves of the book")
+    try:
+        return f'<div class="pe-wide-view">{mount_html(view)}</div>'
+    finally:
+        view.close()
+
+
+def _row(names: tuple[str, ...]) -> str:
+    there = {name: replayed()[name] for name in names if name in replayed()}
+    if not there:
+        return ""
+    said = "; ".join(f"{name.replace('fig', 'Fig. ')}{': ' + PANELS[name].title if name in PANELS else ''}" for name in there)
+    return plot(paper_view.figure(there), f"{said}. Lines are ours, open marks the paper's points")
+
+
+def latency() -> str:
+    """Latency over request rate: every panel of Fig. 12, 14, 16 and 17."""
+    return "".join(_row(names) for names in ROWS)
+
+
+def others() -> str:
+    """The figures that are no curves over request rate, whatever the simulator has of them."""
+    known = {name for names in (*ROWS, *OTHERS) for name in names}
+    rest = tuple(name for name in replayed() if name not in known and not name.startswith("fig11"))
+    return "".join(_row(names) for names in (*OTHERS, *(rest[i : i + 3] for i in range(0, len(rest), 3))))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.3g}"
+
+
+def _error(value: float | None) -> str:
+    return "" if value is None else f"{value:+.0%}"
+
+
+def capacities() -> str:
+    """Requests a second at which a token takes 0.2 and 0.5 s, ours and the paper's."""
+    found = [replay.capacities(replayed(), threshold) for threshold in replay.THRESHOLDS]
+    rows = [(first["figure"].replace("fig", ""), PANELS[first["figure"]].title, first["system"],
+             *(cell for row in (first, second) for cell in (_number(row["ours"]), _number(row["paper"]), _error(row["error"]))))
+            for first, second in zip(*found, strict=True)]
+    errors = [abs(row["error"]) for rows_ in found for row in rows_ if row["error"] is not None and row["system"] != SYSTEMS_LEFT_OUT]
+    headings = ("Fig.", "panel", "system", "at 0.2: ours", "paper", "error", "at 0.5: ours", "paper", "error")
+    return paragraph(
+        f"Of {len(errors)} capacities of Orca and vLLM that can be compared, half are off by at most {median(errors):.1%}; the largest error is "
+        f"{max(errors):.0%}. A dash: the curve never crosses, or that panel's points were not looked at.") + table(
+        headings, rows, "Requests a second at which a token takes 0.2 s and 0.5 s", words=3)
+
+
+def ratios() -> str:
+    """vLLM's rate over another's, the numbers that are quoted."""
+    rows = [(row["figure"].replace("fig", ""), row["over"], f"{threshold:g}", _number(row["ours"]), _number(row["paper"]), _error(row["error"]))
+            for threshold in replay.THRESHOLDS for row in replay.ratios(replay.capacities(replayed(), threshold))]
+    return table(("Fig.", "vLLM's rate over that of", "at s/token", "ours", "paper", "error"), rows, "Ratios of capacities", words=2)
+
+
+def differences() -> str:
+    """The other figures point by point."""
+    rows = [(row["figure"].replace("fig", ""), row["system"], _number(row["x"]), _number(row["ours"]), _number(row["paper"]), _number(row["difference"]))
+            for row in replay.bars(replayed())]
+    return table(("Fig.", "system", "x", "ours", "paper", "difference"), rows, "The other figures, point by point", words=2)
+
+
+def engine() -> str:
+    """The same figures, small, from the real engine."""
+    made = []
+    for path, result in stored("fig12", "speed"):
+        text = io.StringIO()
+        bench_view.show(result, list(bench_view.DRAWN), Console(file=text, width=92, highlight=False, color_system=None))
+        made += [paragraph(f"{where(result)}; model {result['options']['model']}. Stored in {path}.", small=True), pre(text.getvalue())]
+    return "".join(made)

@@ -1,0 +1,72 @@
+// What every page of the book does: draws its plots with the one copy of plotly when the reader comes near, in the page's light or dark colours.
+(() => {
+  const here = new URL(".", document.currentScript.src).href;
+  let library = null;
+  const plotly = () => library ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = `${here}plotly.min.js`;
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => reject(new Error("plotly.min.js could not be loaded"));
+    document.head.append(script);
+  });
+
+  const dark = () => document.documentElement.dataset.theme === "dark";
+  // The neutral colours of the figures (paged_edu/viz/palette.py, plotly's white template) and what they are on a dark page.
+  const NIGHT = {
+    "#1a1d23": "#e8eaed", "#2a3f5f": "#e8eaed", "#444": "#e8eaed", "#5b6270": "#a3a9b4", "#ffffff": "#16181d", white: "#16181d", "#fff": "#16181d",
+    "#ebf0f8": "#343841", "#dfe8f3": "#343841", "#e5ecf6": "#343841", "#c8d4e3": "#4a505c",
+  };
+  const KEEP = new Set(["insidetextfont", "textfont"]);     // text on a coloured mark: its ground does not change
+
+  function night(value, key = "") {
+    if (KEEP.has(key)) return value;
+    if (typeof value === "string") return NIGHT[value.toLowerCase()] ?? value;
+    if (Array.isArray(value)) return value.length && typeof value[0] === "number" ? value : value.map((item) => night(item));
+    if (value && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, night(item, name)]));
+    return value;
+  }
+
+  function coloured(spec) {
+    if (!dark()) return structuredClone(spec);
+    const made = night(spec);
+    const layout = made.layout ?? {};
+    layout.paper_bgcolor = layout.plot_bgcolor = "#16181d";
+    layout.font = { ...layout.font, color: layout.font?.color ?? "#e8eaed" };
+    return made;
+  }
+
+  async function draw(figure) {
+    const place = figure.querySelector(".pe-plotly");
+    figure.spec ??= JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
+    const Plotly = await plotly();
+    const { data, layout, frames } = coloured(figure.spec);
+    const { width, ...rest } = layout;
+    figure.classList.add("pe-drawn");
+    await Plotly.newPlot(place, data, { ...rest, autosize: true }, { displaylogo: false, responsive: true });
+    if (frames) await Plotly.addFrames(place, frames);
+    figure.classList.add("pe-ready");
+  }
+
+  function start() {
+    const figures = document.querySelectorAll(".pe-plot");
+    if (figures.length) {
+      const near = new IntersectionObserver((entries) => {
+        for (const { isIntersecting, target } of entries) {
+          if (!isIntersecting) continue;
+          near.unobserve(target);
+          draw(target).catch((error) => console.error(error));
+        }
+      }, { rootMargin: "600px" });
+      figures.forEach((figure) => near.observe(figure));
+      let shown = dark();
+      new MutationObserver(() => {
+        if (shown === dark()) return;
+        shown = dark();
+        document.querySelectorAll(".pe-plot.pe-drawn").forEach((figure) => draw(figure).catch((error) => console.error(error)));
+      }).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    }
+    document.querySelectorAll('a[href^="http"]').forEach((link) => { link.rel = "noopener"; });
+  }
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+})();
