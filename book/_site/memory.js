@@ -69,7 +69,7 @@ export function create(el, options) {
         const [first, after] = fresh.get(view.block) ?? [0, 0];
         if (after > first) svg += box(x + first * pitch, y + height - 6, Math.max(2, (after - first) * pitch), 6, "var(--pe-ink)");
         if (!options.slab || view.block % options.slab === 0) svg += chip(x, y, state.arrival(view.owners[0]));
-      } else if (view.block >= whole) svg += part(x, y, CELL, height, "free", PARTS.external);
+      } else if (view.block >= whole) svg += part(x, y, view.block === numBlocks - 1 ? CELL - GAP : CELL, height, "free", PARTS.external);
       if (!options.slab) svg += frame(x, y, CELL - GAP, height);
     }
     if (options.slab) for (let first = 0; first < numBlocks; first += options.slab) {

@@ -36,8 +36,9 @@ class Page(HTMLParser):
 
 
 def faults(site: Path) -> tuple[list[str], set[str], int]:
-    """What is wrong, the addresses of other sites, and how many links were looked at."""
-    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    """What is wrong, the addresses of other sites, and how many links were looked at. (What lies in ``_static`` are a theme's templates, not pages.)"""
+    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))
+             if path.relative_to(site).parts[0] != "_static"}
     wrong: list[str] = []
     outside: set[str] = set()
     count = 0

@@ -61,8 +61,9 @@ def no_kernels(app: Any, pagename: str, templatename: str, context: dict[str, An
     ours = ("views.js", "replay.js", "plotly.min.js")
 
     def kept(script: Any) -> bool:
-        name = str(getattr(script, "filename", script) or "")
-        return not name.endswith((*NOT_LOADED, *ours))
+        name = str(getattr(script, "filename", script) or "").partition("?")[0]
+        body = str(getattr(script, "attributes", {}).get("body", ""))
+        return not name.endswith((*NOT_LOADED, *ours)) and "THEBE_JS_URL" not in body
 
     context["script_files"] = [script for script in context.get("script_files", ()) if kept(script)]
 

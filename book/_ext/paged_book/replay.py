@@ -109,7 +109,7 @@ def data() -> dict[str, Any]:
     trace = trace24()
     slabs, paged = served(trace, "orca-max"), served(trace, "paged")
     blocks = trace.max_model_len // trace.block_size
-    sides = ((slabs, "contiguous", f"one row of {trace.max_model_len} slots each", blocks), (paged, "paged", f"{trace.block_size} slots at a time", 0))
+    sides = ((slabs, "contiguous", f"{trace.max_model_len} slots in a row for each", blocks), (paged, "paged", f"{trace.block_size} slots at a time", 0))
     tracks, panes = [], []
     for index, (side, label, how, slab) in enumerate(sides):
         tracks.append(Track(side.log, label=label).whole())
