@@ -43,7 +43,7 @@ HOPS = (
     Hop("kernels/split.py::split_attention", "paged_edu/attention/triton.py::attend", "split_attention",
         "queries, pages, block tables, lengths"),
 )
-LEFT, WIDTH, BOX, GAP = 54, 760, 74, 46
+LEFT, WIDTH, BOX, GAP = 54, 760, 58, 46
 
 
 def line_of_call(hop: Hop) -> int:
@@ -56,15 +56,22 @@ def line_of_call(hop: Hop) -> int:
 
 
 def said(hop: Hop) -> str:
-    """What a hop does: the first sentence of its docstring, of its class's or of its file's, whichever is there first."""
+    """What a hop does: the first sentence of its docstring, of its class's or of its file's, the first that does not send the reader elsewhere."""
     path, _, name = hop.reference.partition("::")
+    find(path, name)                                        # the name itself must be there
     for scope in (name, name.rpartition(".")[0]):
         if scope:
             try:
-                return first_sentence(path, scope)
+                sentence = first_sentence(path, scope)
             except Gone:
-                find(path, scope)                           # the name itself must be there
-    return (ast.get_docstring(tree(path)) or "").partition("\n")[0]
+                continue
+            if not sentence.startswith(("See ", "As ")):
+                return _plain(sentence)
+    return _plain((ast.get_docstring(tree(path)) or "").partition("\n\n")[0].partition(" (Paper")[0])
+
+
+def _plain(sentence: str) -> str:
+    return " ".join(sentence.replace("`", "").partition("; ")[0].split())
 
 
 def svg() -> str:
@@ -84,7 +91,7 @@ def svg() -> str:
             text(LEFT - 16, y + BOX / 2 + 8, str(i), AUTO.muted, 22, "end", 700),
             text(LEFT + 18, y + 25, name, AUTO.ink, 17, weight=700),
             text(WIDTH - 20, y + 25, f"{path}:{line}", AUTO.muted, 12.5, "end"),
-            *(text(LEFT + 18, y + 46 + 17 * k, words, AUTO.ink, 13.5) for k, words in enumerate(wrap(said(hop), 98)[:2])),
+            *(text(LEFT + 18, y + 45, words, AUTO.ink, 13.5) for words in wrap(said(hop), 104)[:1]),
         ]
         told.append(f"{i}: {name} in {path}")
     height = 16 + len(HOPS) * BOX + (len(HOPS) - 1) * GAP
