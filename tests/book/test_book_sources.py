@@ -46,7 +46,7 @@ def test_a_lesson_as_a_page(lesson):
     kinds = {kind for cell in found for output in cell.get("outputs", ()) for kind in output.get("data", {})}
     assert kinds <= {"text/html", "text/plain"}
     html = [output["data"]["text/html"] for cell in found for output in cell.get("outputs", ()) if "text/html" in output.get("data", {})]
-    plots = [text for text in html if 'class="pe-plot"' in "".join(text)]
+    plots = [text for text in html if 'class="pe-figure"' in "".join(text)]
     assert plots
     for text in plots:
         assert re.search(r'aria-label="[^"]{40,}"', text)

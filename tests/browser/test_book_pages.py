@@ -74,12 +74,12 @@ def test_a_page_opens_without_an_error(site, name):
 @pytest.mark.parametrize("name", LESSONS)
 def test_the_plots_of_a_lesson_are_live(site, name):
     with opened(f"{site}/{name}") as page:
-        plots = page.locator(".pe-plot")
+        plots = page.locator(".pe-figure")
         assert plots.count() >= 1
         for plot in plots.all():
             plot.scroll_into_view_if_needed()
             plot.locator(".plotly .main-svg").first.wait_for(timeout=20_000)
-        page.wait_for_function("document.querySelectorAll('.pe-plot').length === document.querySelectorAll('.pe-plot.pe-ready').length")
+        page.wait_for_function("document.querySelectorAll('.pe-figure').length === document.querySelectorAll('.pe-figure.pe-ready').length")
         sliders = page.locator(".slider-container")
         if sliders.count():
             moved = page.evaluate("""async () => {
@@ -174,13 +174,13 @@ def test_dark(site, name):
     """Dark ground under everything: also under plots that were drawn in the light."""
     with opened(f"{site}/{name}", color_scheme="dark") as page:
         assert page.locator("html").get_attribute("data-theme") == "dark"
-        if page.locator(".pe-plot").count():
-            page.locator(".pe-plot").first.scroll_into_view_if_needed()
-            page.locator(".pe-plot.pe-ready").first.wait_for(timeout=20_000)
+        if page.locator(".pe-figure").count():
+            page.locator(".pe-figure").first.scroll_into_view_if_needed()
+            page.locator(".pe-figure.pe-ready").first.wait_for(timeout=20_000)
             ground = "e => getComputedStyle(e).background"
-            assert "rgb(22, 24, 29)" in page.locator(".pe-plot .main-svg").first.evaluate(ground)
+            assert "rgb(22, 24, 29)" in page.locator(".pe-figure .main-svg").first.evaluate(ground)
             page.evaluate("document.documentElement.dataset.theme = 'light'")
-            page.wait_for_function("getComputedStyle(document.querySelector('.pe-plot .main-svg')).background.includes('rgb(255, 255, 255)')")
+            page.wait_for_function("getComputedStyle(document.querySelector('.pe-figure .main-svg')).background.includes('rgb(255, 255, 255)')")
         shot(page, f"book_dark_{Path(name).stem}")
 
 

@@ -33,7 +33,7 @@ def signature(node: Function, bound: bool) -> str:
 
 
 def entry(kind: str, title: str, doc: str, inside: str = "", mark: str = FENCE) -> str:
-    return f"{mark}{{py:{kind}}} {title}\n\n{doc}\n\n{inside}\n{mark}\n"
+    return f"{mark}{{py:{kind}}} {title}\n\n{markdown(doc)}\n\n{inside}\n{mark}\n"
 
 
 def class_text(name: str, node: ast.ClassDef, path: str) -> str:
@@ -74,6 +74,17 @@ def _members(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
             else:
                 options = "\n:async:" if isinstance(item, ast.AsyncFunctionDef) else "\n:classmethod:" if "classmethod" in marks else ""
                 yield "method", f"{signature(item, True)}{options}", doc
+
+
+def markdown(doc: str) -> str:
+    """A docstring as Markdown: what is typed at a prompt becomes a block of code."""
+    found = []
+    for paragraph in doc.split("\n\n"):
+        if paragraph.startswith(">>> "):
+            lines = [line[4:] if line.startswith((">>> ", "... ")) else line for line in paragraph.splitlines()]
+            paragraph = "```python\n" + "\n".join(lines) + "\n```"
+        found.append(paragraph)
+    return "\n\n".join(found)
 
 
 def _clean(doc: str) -> str:

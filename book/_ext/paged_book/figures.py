@@ -18,6 +18,7 @@ from .tables import paragraph, pre, stored, table, where
 ROWS = (("fig12a", "fig12b", "fig12c"), ("fig12d", "fig12e", "fig12f"), ("fig14a", "fig14b", "fig14c"), ("fig14d", "fig14e", "fig14f"),
         ("fig16a", "fig16b", "fig17"))
 OTHERS = (("fig2", "fig13a", "fig13b"), ("fig15a", "fig15b"), ("fig18b", "fig19a", "fig19b"))
+HALVES = ("at 0.2: ours", "paper", "error", "at 0.5: ours", "paper", "error")
 SYSTEMS_LEFT_OUT = "FasterTransformer"
 """Its curve has no knee, so its capacity is whatever the threshold makes it; see lesson 11."""
 
@@ -68,19 +69,26 @@ def capacities() -> str:
     rows = [(first["figure"].replace("fig", ""), PANELS[first["figure"]].title, first["system"],
              *(cell for row in (first, second) for cell in (_number(row["ours"]), _number(row["paper"]), _error(row["error"]))))
             for first, second in zip(*found, strict=True)]
-    errors = [abs(row["error"]) for rows_ in found for row in rows_ if row["error"] is not None and row["system"] != SYSTEMS_LEFT_OUT]
-    headings = ("Fig.", "panel", "system", "at 0.2: ours", "paper", "error", "at 0.5: ours", "paper", "error")
+    compared = [row for part in found for row in part if row["error"] is not None and row["system"] != SYSTEMS_LEFT_OUT]
+    errors, worst = [abs(row["error"]) for row in compared], max(compared, key=lambda row: abs(row["error"]))
+    headings = ("Fig.", "panel", "system", *HALVES)
     return paragraph(
         f"Of {len(errors)} capacities of Orca and vLLM that can be compared, half are off by at most {median(errors):.1%}; the largest error is "
-        f"{max(errors):.0%}. A dash: the curve never crosses, or that panel's points were not looked at.") + table(
+        f"{max(errors):.0%} ({worst['figure'].replace('fig', 'Fig. ')}, {worst['system']}). A dash: the curve never crosses, or that panel's points were not looked at.") + table(
         headings, rows, "Requests a second at which a token takes 0.2 s and 0.5 s", words=3)
 
 
 def ratios() -> str:
     """vLLM's rate over another's, the numbers that are quoted."""
-    rows = [(row["figure"].replace("fig", ""), row["over"], f"{threshold:g}", _number(row["ours"]), _number(row["paper"]), _error(row["error"]))
-            for threshold in replay.THRESHOLDS for row in replay.ratios(replay.capacities(replayed(), threshold))]
-    return table(("Fig.", "vLLM's rate over that of", "at s/token", "ours", "paper", "error"), rows, "Ratios of capacities", words=2)
+    found: dict[tuple[str, str], dict[float, dict[str, float | None]]] = {}
+    for threshold in replay.THRESHOLDS:
+        for row in replay.ratios(replay.capacities(replayed(), threshold)):
+            found.setdefault((row["figure"].replace("fig", ""), row["over"]), {})[threshold] = row
+    rows = []
+    for (figure, over), by_threshold in found.items():
+        cells = [by_threshold.get(threshold, {}) for threshold in replay.THRESHOLDS]
+        rows.append((figure, over, *(cell for row in cells for cell in (_number(row.get("ours")), _number(row.get("paper")), _error(row.get("error"))))))
+    return table(("Fig.", "vLLM's rate over that of", *HALVES), rows, "Ratios of capacities, at 0.2 and 0.5 s/token", words=2)
 
 
 def differences() -> str:

@@ -39,7 +39,7 @@ def _contest(path: str, result: dict[str, Any]) -> str:
     bars = ", ".join(f"{row[0]} {row[1]}" for row in rows)
     return "".join((
         f"<h3>{_heading(throughput_view.title(result))}</h3>",
-        paragraph(f"{where(result)}. {throughput_view.about(result)}. Stored in {path}.", small=True),
+        paragraph(f"{throughput_view.about(result)}, {result['machine'].get('cpu_count', '?')} cores. Stored in {path}.", small=True),
         *(paragraph(line) for line in throughput_view.sentences(result["throughput"])),
         plot(page.speeds(result), f"Output tokens a second, medians: {bars}"),
         table(("system", "tokens/s", "rounds", f"{name_of(first)} over it", "first token, ms", "next token, ms", "slots with a token"), rows,

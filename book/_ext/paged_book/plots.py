@@ -22,7 +22,7 @@ def plot(figure: Any, said: str, picture: str = "") -> str:
     text = json.dumps(spec, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     still = f'<div class="pe-still">{picture or escape(said)}</div>'
     return (
-        f'<figure class="pe-plot" style="--plot-height:{height}px"><div class="pe-plotly" role="group" aria-label="{escape(said, quote=True)}"></div>{still}'
+        f'<figure class="pe-figure" style="--plot-height:{height}px"><div class="pe-plotly" role="group" aria-label="{escape(said, quote=True)}"></div>{still}'
         f'<script type="application/json">{text}</script></figure>\n'
     )
 

@@ -80,7 +80,7 @@ def address(reference: str, docname: str) -> str:
 
 
 class SourceRole(SphinxRole):
-    """``{src}`` and a reference; ``{src}`` with ``text <reference>`` shows something else."""
+    """``{src}`` and a reference; ``{src}`` with ``text <reference>`` shows something else. In a table the file stands beside the name."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         shown, reference = self.text, self.text
@@ -94,7 +94,10 @@ class SourceRole(SphinxRole):
             log.warning("%s", gone, location=self.get_location(), type="paged_book", subtype="src")
             return [nodes.literal(shown, shown)], []
         used(self.env).setdefault(self.env.docname, set()).add(reference.partition("::")[0])
-        return [nodes.reference("", "", nodes.literal(shown, shown), refuri=target, reftitle=reference, classes=["src"])], []
+        link = nodes.reference("", "", nodes.literal(shown, shown), refuri=target, reftitle=reference, classes=["src"])
+        path, _, name = reference.partition("::")
+        where = [nodes.inline("", f" {path.removeprefix('paged_edu/')}", classes=["src-file"])] if name and shown == name else []
+        return [link, *where], []
 
 
 def used(env: Any) -> dict[str, set[str]]:
