@@ -14,7 +14,7 @@
   // The neutral colours of the figures (paged_edu/viz/palette.py, plotly's white template) and what they are on a dark page.
   const NIGHT = {
     "#1a1d23": "#e8eaed", "#2a3f5f": "#e8eaed", "#444": "#e8eaed", "#5b6270": "#a3a9b4", "#ffffff": "#16181d", white: "#16181d", "#fff": "#16181d",
-    "#ebf0f8": "#343841", "#dfe8f3": "#343841", "#e5ecf6": "#343841", "#c8d4e3": "#4a505c",
+    "#ebf0f8": "#343841", "#dfe8f3": "#343841", "#e5ecf6": "#343841", "#e4e6ea": "#343841", "#c8d4e3": "#4a505c",
   };
 
   function night(value, keep = "", key = "") {

@@ -14,7 +14,7 @@ import paged_edu
 from paged_edu.viz import exercises
 
 pytest.importorskip("sphinx")
-from paged_book import lessons, maths, replay  # noqa: E402
+from paged_book import lessons, maths, players, replay  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
@@ -47,7 +47,7 @@ def test_a_lesson_as_a_page(lesson):
     assert kinds <= {"text/html", "text/plain"}
     html = [output["data"]["text/html"] for cell in found for output in cell.get("outputs", ()) if "text/html" in output.get("data", {})]
     plots = [text for text in html if 'class="pe-figure"' in "".join(text)]
-    assert plots
+    assert plots or any("pe-mount" in "".join(text) for text in html)
     for text in plots:
         assert re.search(r'aria-label="[^"]{40,}"', text)
         assert "<svg" in text
@@ -64,6 +64,14 @@ def test_a_lesson_as_a_page(lesson):
             assert cell["outputs"]
         if source.startswith(lessons.INSTALL):
             assert "remove-cell" in cell["metadata"]["tags"]
+
+
+def test_a_player_that_shows_another_run_than_the_lesson_is_found_out():
+    with pytest.raises(players.Differs, match="02-rows"):
+        players.player("02-rows", "Max, step 31: 99.9 % of 960 slots hold tokens")
+    assert players.player("03-28", "whatever") is None
+    stored = {cell["id"] for lesson in LESSONS for cell in json.loads((ROOT / "notebooks" / f"{lesson}.ipynb").read_text(encoding="utf-8"))["cells"]}
+    assert set(players.PLAYERS) <= stored
 
 
 def test_a_page_changes_nothing_in_the_notebook():

@@ -15,9 +15,9 @@ from paged_edu.viz.page import mount_html
 from .plots import plot
 from .tables import paragraph, pre, stored, table, where
 
-ROWS = (("fig12a", "fig12b", "fig12c"), ("fig12d", "fig12e", "fig12f"), ("fig14a", "fig14b", "fig14c"), ("fig14d", "fig14e", "fig14f"),
-        ("fig16a", "fig16b", "fig17"))
-OTHERS = (("fig2", "fig13a", "fig13b"), ("fig15a", "fig15b"), ("fig18b", "fig19a", "fig19b"))
+ROWS = (("fig12a", "fig12b"), ("fig12c", "fig12d"), ("fig12e", "fig12f"), ("fig14a", "fig14d"), ("fig14b", "fig14e"), ("fig14c", "fig14f"),
+        ("fig16a", "fig16b"), ("fig17",))
+OTHERS = (("fig1_memory", "fig1_throughput"), ("fig2",), ("fig13a", "fig13b"), ("fig15a", "fig15b"), ("fig18b",), ("fig19a", "fig19b"))
 HALVES = ("at 0.2: ours", "paper", "error", "at 0.5: ours", "paper", "error")
 SYSTEMS_LEFT_OUT = "FasterTransformer"
 """Its curve has no knee, so its capacity is whatever the threshold makes it; see lesson 11."""
@@ -40,7 +40,9 @@ def _row(names: tuple[str, ...]) -> str:
     if not there:
         return ""
     said = "; ".join(f"{name.replace('fig', 'Fig. ')}{': ' + PANELS[name].title if name in PANELS else ''}" for name in there)
-    return plot(paper_view.figure(there), f"{said}. Lines are ours, open marks the paper's points")
+    drawn = paper_view.figure(there)
+    drawn.update_layout(height=470, margin={"t": 50, "b": 130, "l": 60, "r": 20}, legend={"y": -0.28, "yanchor": "top"}, title_font_size=14)
+    return plot(drawn, f"{said}. Lines are ours, open marks the paper's points")
 
 
 def latency() -> str:
@@ -52,7 +54,7 @@ def others() -> str:
     """The figures that are no curves over request rate, whatever the simulator has of them."""
     known = {name for names in (*ROWS, *OTHERS) for name in names}
     rest = tuple(name for name in replayed() if name not in known and not name.startswith("fig11"))
-    return "".join(_row(names) for names in (*OTHERS, *(rest[i : i + 3] for i in range(0, len(rest), 3))))
+    return "".join(_row(names) for names in (*OTHERS, *(rest[i : i + 2] for i in range(0, len(rest), 2))))
 
 
 def _number(value: float | None) -> str:

@@ -1,7 +1,7 @@
 """Lessons as pages: their stored outputs, arranged for a reader without a kernel.
 
-The notebooks are not changed. While Sphinx reads one, its text goes through `page`: plots become live ones with their picture beside them, pictures
-stand in the page, cells that only show a card hide their call, solutions come folded below the exercise, and a note says how to run the lesson.
+The notebooks are not changed. While Sphinx reads one, its text goes through `page`: plots become live ones with their picture beside them, some views
+play with the package's own JavaScript (`players`), pictures stand in the page, cells that only show a card hide their call, solutions come folded below the exercise, and a note says how to run the lesson.
 """
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from .players import player
 from .plots import PLOTLY_MIME, described, picture, plot
 
 CARDS = {"ask", "quiz", "predict", "hint", "task", "drill", "reveal"}
@@ -21,7 +22,7 @@ INSTALL = "# Where paged_edu comes from"
 RUN_IT = """\
 :::{{admonition}} This page shows what the cells gave when they were run
 :class: tip run-it
-Plots and questions work here; buttons that step the engine need a kernel. To run and change everything: `paged-edu lab`, then open
+Plots, players and questions work here; making the engine run something else needs a kernel. To run and change everything: `paged-edu lab`, then open
 `{name}`. (Not installed yet? [Start here](../start.md).)
 :::
 """
@@ -66,13 +67,16 @@ def _code(cell: dict[str, Any], source: str) -> dict[str, Any]:
     if _checked(source):
         tags.add("remove-output")                           # nobody has tried anything in a book: "not yet" would be about nobody
     cell["metadata"] = {**cell["metadata"], "tags": sorted(tags)}
-    cell["outputs"] = [_output(output) for output in cell["outputs"]]
+    cell["outputs"] = [_output(output, cell["id"]) for output in cell["outputs"]]
     return cell
 
 
-def _output(output: dict[str, Any]) -> dict[str, Any]:
-    """An output as HTML of its own where it is a plot or a picture; any other one as it is."""
+def _output(output: dict[str, Any], cell: str) -> dict[str, Any]:
+    """An output as HTML of its own where it is a view, a plot or a picture; any other one as it is."""
     data = output.get("data", {})
+    if PLOTLY_MIME in data and (html := player(cell, "".join(data.get("text/plain", "")))) is not None:
+        output["data"] = {"text/html": html}
+        return output
     svg = "".join(data.get("image/svg+xml", ""))
     if (figure := data.get(PLOTLY_MIME)) is not None:
         plain = "".join(data.get("text/plain", ""))
