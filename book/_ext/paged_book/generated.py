@@ -25,6 +25,7 @@ MAKERS: dict[str, Callable[[], Parts]] = {
     "performance.latency": performance.latency,
     "performance.profile": performance.profile,
     "performance.memory": performance.memory,
+    "performance.kernels": performance.kernels,
     "performance.perplexity": performance.perplexity,
     "performance.stored": performance.stored_runs,
     "figures.curves": figures.curves,

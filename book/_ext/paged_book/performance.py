@@ -1,16 +1,20 @@
 """The performance page: whatever runs are stored in ``data/bench``, as plots and tables. No number of it stands in a file of the book."""
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
+from html import escape
 from typing import Any
 
+from rich.console import Console
+
 from paged_edu.bench import latency as latency_bench
-from paged_edu.bench import memory_view, page, throughput_view
+from paged_edu.bench import kernels_view, memory_view, page, throughput_view
 from paged_edu.bench.throughput_view import name_of, rate
 from paged_edu.words import counted
 
 from .plots import plot
-from .tables import paragraph, stored, table, where
+from .tables import paragraph, pre, stored, table, where
 
 COMMANDS = {"throughput": "bench throughput", "latency": "bench latency", "fig12": "bench paper", "sharing": "bench memory",
             "rows": "bench perplexity", "kernels": "bench kernels", "times": "bench kernels"}
@@ -38,7 +42,7 @@ def _contest(path: str, result: dict[str, Any]) -> str:
             f"{its['held']:.0%}" if "held" in its else ""))
     bars = ", ".join(f"{row[0]} {row[1]}" for row in rows)
     return "".join((
-        f"<h3>{_heading(throughput_view.title(result))}</h3>",
+        f"<h3>{escape(throughput_view.title(result))}</h3>",
         paragraph(f"{throughput_view.about(result)}, {result['machine'].get('cpu_count', '?')} cores. Stored in {path}.", small=True),
         *(paragraph(line) for line in throughput_view.sentences(result["throughput"])),
         plot(page.speeds(result), f"Output tokens a second, medians: {bars}"),
@@ -46,12 +50,6 @@ def _contest(path: str, result: dict[str, Any]) -> str:
               "Medians of the rounds; slots with a token: of those that somebody holds"),
         *(plot(figure, str(figure.layout.title.text)) for figure in page.latencies(result)),
     ))
-
-
-def _heading(text: str) -> str:
-    from html import escape
-
-    return escape(text)
 
 
 def latency() -> str:
@@ -65,7 +63,7 @@ def latency() -> str:
              f"{its['first_against_it']['ratio']:.2f}" if "first_against_it" in its else "")
             for batch, found in summary.items() for name, its in found.items()]
         made += [
-            f"<h3>{_heading(latency_bench.title(result))}</h3>",
+            f"<h3>{escape(latency_bench.title(result))}</h3>",
             paragraph(f"{where(result)}; {kind}. Stored in {path}.", small=True),
             plot(page.tokens(result), "Milliseconds a token: " + "; ".join(f"batch {row[0]}, {row[1]} {row[3]}" for row in rows)),
             table(("batch", "system", "prefill, ms", "a token, ms", "p90", "tokens/s", "speed of the first over it"), rows, "Medians", words=2),
@@ -74,30 +72,44 @@ def latency() -> str:
 
 
 def profile() -> str:
-    """Where a step's time goes."""
+    """Where a step's time goes, of each stored contest that looked."""
     made = []
     for path, result in stored("profile"):
-        for kind, its in result["profile"].get("parts", {}).items():
-            made.append((kind, its["steps"], f"{its['seconds']:.1f}", *(f"{share:.1%}" for share in its["shares"].values())))
-            names = list(its["shares"])
-        if made:
-            against = result["profile"].get("against", {})
-            more = (f" With {against['sequences']} sequences decoding, a step takes {against['ratio']:.2f} times what its matrix products alone take."
-                    if against.get("ratio") else "")
-            return table(("steps", "how many", "seconds", *names), made, f"Shares of the time of a step ({where(result)}; {path})") + (paragraph(more.strip()) if more else "")
-    return ""
+        parts, against = result["profile"].get("parts", {}), result["profile"].get("against", {})
+        if not parts:
+            continue
+        rows = [(kind, its["steps"], f"{its['seconds']:.1f}", *(f"{share:.1%}" for share in its["shares"].values())) for kind, its in parts.items()]
+        names = next(iter(parts.values()))["shares"]
+        made.append(table(("steps", "how many", "seconds", *names), rows, f"Shares of the time of a step ({where(result)}; {path})"))
+        if against.get("ratio"):
+            made.append(paragraph(
+                f"With {against['sequences']} sequences decoding, a step takes {against['ratio']:.2f} times what its matrix products alone take."))
+    return "".join(made)
 
 
 def memory() -> list[tuple[str, str]]:
     """What the cache holds under each manager, beside the paper's Fig. 2 and 13."""
-    ((path, result),) = [pair for pair in stored("paper", "sharing")]
-    section = memory_view.readme_section(result).replace(memory_view.BEGIN, "").replace(memory_view.END, "").strip()
-    means = ", ".join(f"{memory_view.NAMES[name]} {its['parts']['token_states']['mean']:.0%}" for name, its in result["paper"]["summary"].items())
-    return [
-        ("html", paragraph(f"{where(result)}. Stored in {path}.", small=True)),
-        ("html", plot(memory_view.figure(result), f"Shares of the cache that hold tokens: {means}")),
-        ("markdown", section),
-    ]
+    made = []
+    for path, result in stored("paper", "sharing"):
+        means = ", ".join(f"{memory_view.NAMES[name]} {its['parts']['token_states']['mean']:.0%}" for name, its in result["paper"]["summary"].items())
+        made += [
+            ("html", paragraph(f"{where(result)}. Stored in {path}.", small=True)),
+            ("html", plot(memory_view.figure(result), f"Shares of the cache that hold tokens: {means}")),
+            ("markdown", memory_view.readme_section(result)),
+        ]
+    return made
+
+
+def kernels() -> str:
+    """The attention kernels under a card's roofs, and what the compiler made of them; a sentence where nothing is stored."""
+    made = []
+    for path, result in [*stored("times"), *stored("resources")]:
+        text = io.StringIO()
+        kernels_view.show(result, Console(file=text, width=92, highlight=False, color_system=None))
+        if "times" in result:
+            made.append(plot(kernels_view.figure(result), "Attention kernels under the card's two measured roofs: operations a byte against TFLOP/s"))
+        made += [paragraph(f"{where(result)}. Stored in {path}.", small=True), pre(text.getvalue())]
+    return "".join(made) or paragraph("No run of the kernels on a GPU is stored with this version, so none is claimed.")
 
 
 def perplexity() -> str:

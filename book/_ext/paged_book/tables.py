@@ -53,6 +53,7 @@ def load(path: Path) -> dict[str, Any]:
 def where(content: dict[str, Any]) -> str:
     """Machine and day of a stored run."""
     machine = content.get("machine", {})
-    device = machine.get("gpu") or machine.get("cpu", "machine not stored")
-    cores = f", {machine['cpu_count']} cores" if machine.get("cpu_count") and not machine.get("gpu") else ""
+    card = machine.get("gpu") or content.get("times", {}).get("card", {}).get("name")
+    device = card or machine.get("cpu", "machine not stored")
+    cores = f", {machine['cpu_count']} cores" if machine.get("cpu_count") and not card else ""
     return f"{device}{cores}, {machine.get('date', 'day not stored')[:10]}"
