@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The whole test suite, from a fresh clone: sets up a virtual environment of its own, then runs each stage and prints its time.
 #   bash tests/run.sh              everything
-#   bash tests/run.sh unit lint    only these stages (install lint pull unit kernels notebooks wheel browser)
+#   bash tests/run.sh unit lint    only these stages (install lint pull unit kernels notebooks wheel browser book)
 # PYTHON picks the interpreter, TEST_WORKERS the number of processes for the tests (2), VENV the folder of the environment, PIP_CONSTRAINT pins versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
-known="install lint pull unit kernels notebooks wheel browser"
+known="install lint pull unit kernels notebooks wheel browser book"
 stages=${*:-$known}
 for stage in $stages; do                           # before the first one runs: it may take minutes
   case " $known " in *" $stage "*) ;; *) echo "no such stage: $stage; there are: $known" >&2; exit 2 ;; esac
@@ -63,6 +63,14 @@ wheel() {
 }
 
 browser() { "$VENV/bin/python" -m pytest -q -p no:nbval -m browser $spread tests/browser --durations=10 -rs; }
+
+# The book: warnings are errors; then every link inside it, then its pages in the browser.
+book() {
+  "$VENV/bin/jupyter-book" clean book >/dev/null
+  "$VENV/bin/jupyter-book" build -W --keep-going -q book
+  "$VENV/bin/python" tests/book/links.py book/_build/html
+  "$VENV/bin/python" -m pytest -q -p no:nbval -n "${TEST_WORKERS:-2}" tests/browser/test_book_pages.py --durations=5 -rs
+}
 
 for stage in $stages; do
   echo "== $stage"

@@ -14,5 +14,5 @@ def test_a_wrong_stage_stops_everything(stages):
     done = subprocess.run(["bash", str(SCRIPT), *stages], capture_output=True, text=True, timeout=30)
     assert done.returncode == 2
     assert "== " not in done.stdout
-    assert done.stderr.endswith("there are: install lint pull unit kernels notebooks wheel browser\n")
+    assert done.stderr.endswith("there are: install lint pull unit kernels notebooks wheel browser book\n")
     assert done.stderr.count("\n") == 1

@@ -16,9 +16,15 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", r
 _LEFT_OVER = re.compile(r"^\s*(?:import|export)\b.*$", re.MULTILINE)
 
 
+Extra = tuple[tuple[str, str], ...]
+"""Modules of somebody else's, (name, text) each, in the same grammar; they may import those of ``viz/js/`` and one another."""
+
+
 @cache
-def source(name: str) -> str:
-    """The text of ``viz/js/NAME.js``. Raises ValueError if there is none."""
+def source(name: str, extra: Extra = ()) -> str:
+    """The text of ``viz/js/NAME.js``, or of ``extra``. Raises ValueError if there is none."""
+    if name in dict(extra):
+        return dict(extra)[name]
     try:
         return files(__package__).joinpath("js", f"{name}.js").read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -36,8 +42,8 @@ def exports(text: str) -> list[str]:
     return _EXPORT.findall(text)
 
 
-def _wrapped(name: str) -> str:
-    text = source(name)
+def _wrapped(name: str, extra: Extra) -> str:
+    text = source(name, extra)
     names = exports(text)
     text = _IMPORT.sub(lambda found: f"const {{ {found[1].replace(' as ', ': ')} }} = ${found[2]};", text)
     text = _EXPORT.sub("", text)
@@ -46,7 +52,7 @@ def _wrapped(name: str) -> str:
     return f"const ${name} = (() => {{\n{text}return {{ {', '.join(names)} }};\n}})();\n"
 
 
-def _order(names: Iterable[str]) -> list[str]:
+def _order(names: Iterable[str], extra: Extra = ()) -> list[str]:
     """The modules and what they import, each after its own imports. Raises ValueError for a circle."""
     done: list[str] = []
 
@@ -54,7 +60,7 @@ def _order(names: Iterable[str]) -> list[str]:
         if name in above:
             raise ValueError(f"modules import each other in a circle: {' -> '.join((*above, name))}")
         if name not in done:
-            for _, other in _IMPORT.findall(source(name)):
+            for _, other in _IMPORT.findall(source(name, extra)):
                 visit(other, (*above, name))
             done.append(name)
 
@@ -64,9 +70,12 @@ def _order(names: Iterable[str]) -> list[str]:
 
 
 @cache
-def bundle(views: tuple[str, ...], entry: str = "widget") -> str:
-    """One script with the modules of ``views`` and of an entry: "widget" ends in anywidget's ``export default``, "page" in a call of its own."""
-    modules = "".join(_wrapped(name) for name in _order([*views, entry]))
+def bundle(views: tuple[str, ...], entry: str = "widget", extra: Extra = ()) -> str:
+    """One script with the modules of ``views`` and of an entry: "widget" ends in anywidget's ``export default``, any other in a call of its ``start``.
+
+    ``extra`` are modules that are not in ``viz/js/``, for a page that draws something of its own.
+    """
+    modules = "".join(_wrapped(name, extra) for name in _order([*views, entry], extra))
     table = "{ " + ", ".join(f"{name}: ${name}" for name in views) + " }"
     end = f"export default $widget.widget({table});\n" if entry == "widget" else f"${entry}.start({table});\n"
     return modules + end

@@ -74,3 +74,13 @@ def test_circles_and_missing_modules_are_named(monkeypatch):
     monkeypatch.setattr(bundles, "source", lambda name: f'import {{ a }} from "./{"b" if name == "a" else "a"}.js";')
     with pytest.raises(ValueError, match="a -> b -> a"):
         bundle(("a",))
+
+
+def test_a_page_may_bring_modules_of_its_own():
+    own = (("mine", 'import { look } from "./palette.js";\nexport function create(el) { return look(0); }\n'),
+           ("begin", 'import { show } from "./page.js";\nexport function start(modules) { show(null, null, modules); }\n'))
+    text = bundle(("mine",), "begin", own)
+    assert text.index("const $palette = ") < text.index("const $mine = ") < text.index("const $begin = ")
+    assert text.rstrip().endswith("$begin.start({ mine: $mine });")
+    with pytest.raises(ValueError, match=r"no module gone\.js"):
+        bundle(("mine",), "begin", (("mine", 'import { x } from "./gone.js";\n'), own[1]))
