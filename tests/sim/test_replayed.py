@@ -10,13 +10,10 @@ from paged_edu.sim.panels import PANELS, published, replayed
 from paged_edu.sim.paper import jobs
 from paged_edu.sim.watching import watched_curve
 
-LONG = {"fig14b", "fig14c", "fig14e", "fig14f"}
-"""Groups of 4 and 6 take half an hour of computing: not stored yet."""
-
 
 def test_every_panel_is_there_with_all_its_systems():
-    assert {*PANELS} - {*replayed()} == LONG
-    for panel in (panel for panel in PANELS.values() if panel.figure not in LONG):
+    assert {*PANELS} <= {*replayed()}
+    for panel in PANELS.values():
         assert set(replayed()[panel.figure]) == {*panel.systems}
         for points in replayed()[panel.figure].values():
             assert points == sorted(points)
@@ -34,7 +31,7 @@ def test_what_is_quick_is_run_again(figure):
 
 
 @pytest.mark.parametrize(("figure", "system", "index"), [
-    ("fig12a", "Orca (Max)", 0), ("fig12e", "Orca (Max)", 0), ("fig16b", "vLLM", 0), ("fig14a", "Orca (Max)", 0),
+    ("fig12a", "Orca (Max)", 0), ("fig12e", "Orca (Max)", 0), ("fig16b", "vLLM", 0), ("fig14a", "Orca (Max)", 0), ("fig14f", "Orca (Max)", 0),
 ])
 def test_a_point_is_run_again(figure, system, index):
     panel, (rate, latency) = PANELS[figure], replayed()[figure][system][index]
@@ -80,12 +77,12 @@ def test_capacities_are_the_papers(threshold):
     there Orca comes out too fast, and the lesson says so."""
     rows = replay.capacities(replayed(), threshold)
     errors = [abs(row["error"]) for row in rows if row["error"] is not None and row["system"] != "FasterTransformer"]
-    assert len(errors) == 26
+    assert len(errors) == 34
     assert median(errors) <= 0.12
     ratios = [row for row in replay.ratios(rows) if row["error"] is not None]
-    assert len(ratios) >= 11
+    assert len(ratios) >= 17
     off = {(row["figure"], row["over"]): round(row["error"], 3) for row in ratios if abs(row["error"]) > 0.18}
-    assert set(off) == {("fig14d", "Orca (Max)")}
+    assert set(off) == {("fig14d", "Orca (Max)"), ("fig14e", "Orca (Max)")}
 
 
 def test_shapes_of_block_sizes_and_swapping():
