@@ -120,7 +120,7 @@ EXERCISES = (
         signature="recompute_length(prompt, generated)",
         statement=(
             "A request has a prompt of `prompt` tokens, and `generated` tokens of its answer had been sampled when it was preempted. It is "
-            "recomputed. Return how many tokens its first step computes. With 6 and 3: 9."
+            "recomputed. Return how many tokens its first step computes. With a prompt of 5 and nothing generated yet: 5."
         ),
         hints=(
             "What the user has seen already must stay. From where do its keys and values come?",
