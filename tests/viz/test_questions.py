@@ -392,7 +392,7 @@ def test_numbers_of_lesson_04():
     assert "second of four" in told("04.3")
     assert int((k @ q).argmax()) // 16 == 1
     page = 16 * 128 * 2
-    says("04.5", 2 * page // 1024, 16, 128, 2, 4)
+    says("04.5", page // 1024, 16, 128, 2)
     assert page * 8 * 32 * 2 == bytes_per_block(32, 8, 16, 128, torch.bfloat16)
 
 

@@ -96,11 +96,12 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "04.5", "Why is it a good idea that a kernel reads a block of tokens, and not one token, for each look into the table?", "04-page",
+        "04.5", "Every lane could look anywhere. Why does the cache store 16 tokens of a head side by side?", "04-page",
         (
             right(
-                "One entry serves a page in one piece: 8 KiB in Llama-3-8B.",
-                "16 tokens of one KV head and layer, 128 numbers of 2 bytes, keys and values. The entry has 4 bytes.",
+                "Sixteen lanes find one entry, and what they load is one piece of memory.",
+                "A GPU fetches neighbouring addresses together. In Llama-3-8B it is 4 KiB of keys (and another one of values): 16 tokens, 128 "
+                "numbers of 2 bytes.",
             ),
             wrong(
                 "The matrix products of a softmax need 16 tokens, or they are not exact.",
