@@ -1,4 +1,4 @@
-"""The lessons as one course: how long each takes, what it needs and gives, where it comes from and where it leads; links lead somewhere."""
+"""The lessons as one course: each says how long it takes, what it needs and what it gives, where it comes from and leads to; links lead somewhere."""
 from __future__ import annotations
 
 import json
