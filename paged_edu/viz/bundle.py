@@ -71,7 +71,7 @@ def _order(names: Iterable[str], extra: Extra = ()) -> list[str]:
 
 @cache
 def bundle(views: tuple[str, ...], entry: str = "widget", extra: Extra = ()) -> str:
-    """One script with the modules of ``views`` and of an entry: "widget" ends in anywidget's ``export default``, any other in a call of its ``start``.
+    """One script with the modules of ``views`` and of an entry: "widget" ends in anywidget's ``export default``, others in a call of their ``start``.
 
     ``extra`` are modules that are not in ``viz/js/``, for a page that draws something of its own.
     """
