@@ -71,7 +71,8 @@ def said(hop: Hop) -> str:
 
 
 def _plain(sentence: str) -> str:
-    return " ".join(sentence.replace("`", "").partition("; ")[0].split())
+    whole = " ".join(sentence.replace("`", "").split())
+    return whole if len(whole) <= 100 else whole.partition("; ")[0]
 
 
 def svg() -> str:
