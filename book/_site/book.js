@@ -26,7 +26,9 @@
   }
 
   // Text on a coloured mark stays as it is: its ground does not change. A mark in the page's own colour changes with the page.
-  const onHue = (trace) => typeof trace.marker?.color === "string" && !(trace.marker.color.toLowerCase() in NIGHT) && !trace.marker.color.startsWith("rgba");
+  // (A pattern's ground is the page's, unless it says otherwise.)
+  const see = (pattern) => pattern?.shape && !pattern.bgcolor && pattern.fillmode !== "overlay";
+  const onHue = ({ marker }) => typeof marker?.color === "string" && !(marker.color.toLowerCase() in NIGHT) && !marker.color.startsWith("rgba") && !see(marker.pattern);
   const traces = (list, marks) => list?.map((trace, i) => night(trace, marks[i] ? "text" : ""));
 
   function coloured(spec) {

@@ -21,10 +21,8 @@ Extra = tuple[tuple[str, str], ...]
 
 
 @cache
-def source(name: str, extra: Extra = ()) -> str:
-    """The text of ``viz/js/NAME.js``, or of ``extra``. Raises ValueError if there is none."""
-    if name in dict(extra):
-        return dict(extra)[name]
+def source(name: str) -> str:
+    """The text of ``viz/js/NAME.js``. Raises ValueError if there is none."""
     try:
         return files(__package__).joinpath("js", f"{name}.js").read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -42,8 +40,13 @@ def exports(text: str) -> list[str]:
     return _EXPORT.findall(text)
 
 
+def _text(name: str, extra: Extra) -> str:
+    own = dict(extra)
+    return own[name] if name in own else source(name)
+
+
 def _wrapped(name: str, extra: Extra) -> str:
-    text = source(name, extra)
+    text = _text(name, extra)
     names = exports(text)
     text = _IMPORT.sub(lambda found: f"const {{ {found[1].replace(' as ', ': ')} }} = ${found[2]};", text)
     text = _EXPORT.sub("", text)
@@ -60,7 +63,7 @@ def _order(names: Iterable[str], extra: Extra = ()) -> list[str]:
         if name in above:
             raise ValueError(f"modules import each other in a circle: {' -> '.join((*above, name))}")
         if name not in done:
-            for _, other in _IMPORT.findall(source(name, extra)):
+            for _, other in _IMPORT.findall(_text(name, extra)):
                 visit(other, (*above, name))
             done.append(name)
 
@@ -71,7 +74,7 @@ def _order(names: Iterable[str], extra: Extra = ()) -> list[str]:
 
 @cache
 def bundle(views: tuple[str, ...], entry: str = "widget", extra: Extra = ()) -> str:
-    """One script with the modules of ``views`` and of an entry: "widget" ends in anywidget's ``export default``, any other in a call of its ``start``.
+    """One script with the modules of ``views`` and of an entry: "widget" ends in anywidget's ``export default``, others in a call of their ``start``.
 
     ``extra`` are modules that are not in ``viz/js/``, for a page that draws something of its own.
     """

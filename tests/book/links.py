@@ -1,6 +1,7 @@
 """Every link inside a built site leads somewhere: ``python tests/book/links.py book/_build/html``.
 
-Pages, files and anchors of ``href`` and ``src``. Links to other sites are listed by ``--outside``, never followed; a script, style, picture or frame from elsewhere is an error.
+Pages, files and anchors of ``href`` and ``src``. Links to other sites are listed by ``--outside``, never followed; a script, style, picture or
+frame from elsewhere is an error.
 """
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Page(HTMLParser):
 
 
 def faults(site: Path) -> tuple[list[str], set[str], int]:
-    """What is wrong, the addresses of other sites, and how many links were looked at. (What lies in ``_static`` are a theme's templates, not pages.)"""
+    """What is wrong, the addresses of other sites, and how many links were looked at. (In ``_static`` lie a theme's templates, no pages.)"""
     pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))
              if path.relative_to(site).parts[0] != "_static"}
     wrong: list[str] = []

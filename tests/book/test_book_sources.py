@@ -14,7 +14,7 @@ import paged_edu
 from paged_edu.viz import exercises
 
 pytest.importorskip("sphinx")
-from paged_book import lessons, maths, players, replay  # noqa: E402
+from paged_book import lessons, maths, players, replay
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
@@ -67,7 +67,7 @@ def test_a_lesson_as_a_page(lesson):
 
 
 def test_a_player_that_shows_another_run_than_the_lesson_is_found_out():
-    with pytest.raises(players.Differs, match="02-rows"):
+    with pytest.raises(players.DiffersError, match="02-rows"):
         players.player("02-rows", "Max, step 31: 99.9 % of 960 slots hold tokens")
     assert players.player("03-28", "whatever") is None
     stored = {cell["id"] for lesson in LESSONS for cell in json.loads((ROOT / "notebooks" / f"{lesson}.ipynb").read_text(encoding="utf-8"))["cells"]}

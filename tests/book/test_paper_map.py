@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("sphinx")
-from paged_book import engine_map, source_pages  # noqa: E402
+from paged_book import engine_map, source_pages
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
@@ -51,7 +51,7 @@ def test_every_name_in_the_pages_is_there(page, reference):
 
 def test_a_name_that_is_gone_is_found_out():
     for gone in ("paged_edu/core/paged.py::PagedKVManager.append", "paged_edu/core/blocks.py", "paged_edu/core/paged.py::admit"):
-        with pytest.raises(source_pages.Gone, match=re.escape(gone.partition("::")[2] or gone)):
+        with pytest.raises(source_pages.GoneError, match=re.escape(gone.partition("::")[2] or gone)):
             source_pages.line_of(gone)
 
 
@@ -69,5 +69,5 @@ def test_the_six_hops_are_calls_in_the_code():
         assert engine_map.said(hop)
         if hop.caller:
             assert engine_map.line_of_call(hop) > 0
-    with pytest.raises(source_pages.Gone, match="does not call"):
+    with pytest.raises(source_pages.GoneError, match="does not call"):
         engine_map.line_of_call(engine_map.Hop("", "paged_edu/engine/engine.py::Engine._advance", "self.runner.run"))

@@ -15,7 +15,7 @@ from docutils.statemachine import StringList
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-from .source_pages import Gone, find
+from .source_pages import GoneError, find
 
 log = logging.getLogger(__name__)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -103,7 +103,7 @@ class Api(SphinxDirective):
         own = name.rpartition(".")[2]
         try:
             node = find(path, own)
-        except Gone as gone:
+        except GoneError as gone:
             log.warning("%s", gone, location=self.get_location(), type="paged_book", subtype="api")
             return []
         if isinstance(node, ast.ClassDef):

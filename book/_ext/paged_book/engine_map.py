@@ -13,7 +13,7 @@ from paged_edu.viz.shapes import document, rect, text
 
 from .assets import ROOT
 from .plots import picture
-from .source_pages import Gone, find, first_sentence, tree
+from .source_pages import GoneError, find, first_sentence, tree
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ LEFT, WIDTH, BOX, GAP = 54, 760, 58, 46
 
 
 def line_of_call(hop: Hop) -> int:
-    """Where the caller calls. Raises Gone if it does not."""
+    """Where the caller calls. Raises GoneError if it does not."""
     path, _, name = hop.caller.partition("::")
     for node in ast.walk(find(path, name)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == hop.call:
             return node.lineno
-    raise Gone(f"{hop.caller} does not call {hop.call}")
+    raise GoneError(f"{hop.caller} does not call {hop.call}")
 
 
 def said(hop: Hop) -> str:
@@ -63,7 +63,7 @@ def said(hop: Hop) -> str:
         if scope:
             try:
                 sentence = first_sentence(path, scope)
-            except Gone:
+            except GoneError:
                 continue
             if not sentence.startswith(("See ", "As ")):
                 return _plain(sentence)
@@ -71,7 +71,8 @@ def said(hop: Hop) -> str:
 
 
 def _plain(sentence: str) -> str:
-    return " ".join(sentence.replace("`", "").partition("; ")[0].split())
+    whole = " ".join(sentence.replace("`", "").split())
+    return whole if len(whole) <= 100 else whole.partition("; ")[0]
 
 
 def svg() -> str:
@@ -79,7 +80,7 @@ def svg() -> str:
     body, told = [], []
     for i, hop in enumerate(HOPS):
         path, _, name = hop.reference.partition("::")
-        line = int(getattr(find(path, name), "lineno"))
+        line = int(find(path, name).lineno)
         y = 8 + i * (BOX + GAP)
         if hop.caller:
             caller, _, function = hop.caller.partition("::")

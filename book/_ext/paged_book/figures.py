@@ -74,10 +74,11 @@ def capacities() -> str:
     compared = [row for part in found for row in part if row["error"] is not None and row["system"] != SYSTEMS_LEFT_OUT]
     errors, worst = [abs(row["error"]) for row in compared], max(compared, key=lambda row: abs(row["error"]))
     headings = ("Fig.", "panel", "system", *HALVES)
-    return paragraph(
+    said = (
         f"Of {len(errors)} capacities of Orca and vLLM that can be compared, half are off by at most {median(errors):.1%}; the largest error is "
-        f"{max(errors):.0%} ({worst['figure'].replace('fig', 'Fig. ')}, {worst['system']}). A dash: the curve never crosses, or that panel's points were not looked at.") + table(
-        headings, rows, "Requests a second at which a token takes 0.2 s and 0.5 s", words=3)
+        f"{max(errors):.0%} ({worst['figure'].replace('fig', 'Fig. ')}, {worst['system']}). A dash: the curve never crosses, or that panel's points "
+        "were not looked at.")
+    return paragraph(said) + table(headings, rows, "Requests a second at which a token takes 0.2 s and 0.5 s", words=3)
 
 
 def ratios() -> str:
@@ -88,14 +89,15 @@ def ratios() -> str:
             found.setdefault((row["figure"].replace("fig", ""), row["over"]), {})[threshold] = row
     rows = []
     for (figure, over), by_threshold in found.items():
-        cells = [by_threshold.get(threshold, {}) for threshold in replay.THRESHOLDS]
-        rows.append((figure, over, *(cell for row in cells for cell in (_number(row.get("ours")), _number(row.get("paper")), _error(row.get("error"))))))
+        both = [by_threshold.get(threshold, {}) for threshold in replay.THRESHOLDS]
+        cells = ((_number(row.get("ours")), _number(row.get("paper")), _error(row.get("error"))) for row in both)
+        rows.append((figure, over, *(cell for three in cells for cell in three)))
     return table(("Fig.", "vLLM's rate over that of", *HALVES), rows, "Ratios of capacities, at 0.2 and 0.5 s/token", words=2)
 
 
 def differences() -> str:
     """The other figures point by point."""
-    rows = [(row["figure"].replace("fig", ""), row["system"], _number(row["x"]), _number(row["ours"]), _number(row["paper"]), _number(row["difference"]))
+    rows = [(row["figure"].replace("fig", ""), row["system"], *(_number(row[key]) for key in ("x", "ours", "paper", "difference")))
             for row in replay.bars(replayed())]
     return table(("Fig.", "system", "x", "ours", "paper", "difference"), rows, "The other figures, point by point", words=2)
 

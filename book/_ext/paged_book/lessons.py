@@ -1,7 +1,8 @@
 """Lessons as pages: their stored outputs, arranged for a reader without a kernel.
 
 The notebooks are not changed. While Sphinx reads one, its text goes through `page`: plots become live ones with their picture beside them, some views
-play with the package's own JavaScript (`players`), pictures stand in the page, cells that only show a card hide their call, solutions come folded below the exercise, and a note says how to run the lesson.
+play with the package's own JavaScript (`players`), pictures stand in the page, cells that only show a card hide their call, solutions come folded
+below the exercise, and a note says how to run the lesson.
 """
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ def page(text: str, docname: str, root: Path) -> str:
     number = docname.rpartition("/")[2][:2]
     answers = solutions(root / "notebooks" / "solutions" / f"{number}_solutions.ipynb")
     cells: list[dict[str, Any]] = []
+    last = {exercise: i for i, cell in enumerate(notebook["cells"]) if (exercise := _checked("".join(cell["source"])))}
     waiting = ""                                            # the exercise whose solution comes next, once its hints are there
     for index, cell in enumerate(notebook["cells"]):
         source = "".join(cell["source"])
@@ -48,7 +50,7 @@ def page(text: str, docname: str, root: Path) -> str:
         if index == 0:
             cells.append(_markdown(f"run-{number}", RUN_IT.format(name=docname.rpartition("/")[2] + ".ipynb")))
         exercise = _checked(source) if cell["cell_type"] == "code" else ""
-        if exercise in answers:
+        if exercise in answers and last[exercise] == index:
             waiting = exercise
     notebook["cells"] = cells
     return json.dumps(notebook)

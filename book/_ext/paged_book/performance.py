@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from paged_edu.bench import latency as latency_bench
 from paged_edu.bench import kernels_view, memory_view, page, throughput_view
+from paged_edu.bench import latency as latency_bench
 from paged_edu.bench.throughput_view import name_of, rate
 from paged_edu.words import counted
 
@@ -59,8 +59,8 @@ def latency() -> str:
         summary = result["latency"]["summary"]
         kind = result["options"].get("quantization") or "no quantisation"
         rows = [
-            (batch, name_of(name), _ms(its["prefill_s"]["median"]), _ms(its["step_s"]["p50"]), _ms(its["step_s"]["p90"]), rate(its["tokens_per_s"]["median"]),
-             f"{its['first_against_it']['ratio']:.2f}" if "first_against_it" in its else "")
+            (batch, name_of(name), _ms(its["prefill_s"]["median"]), _ms(its["step_s"]["p50"]), _ms(its["step_s"]["p90"]),
+             rate(its["tokens_per_s"]["median"]), f"{its['first_against_it']['ratio']:.2f}" if "first_against_it" in its else "")
             for batch, found in summary.items() for name, its in found.items()]
         made += [
             f"<h3>{escape(latency_bench.title(result))}</h3>",

@@ -1,8 +1,8 @@
 """Lessons' views that play in the book with the package's own JavaScript: the run is made again while the book is built.
 
-A stored output holds a view's figure and picture, not the events of its run. Where a run takes no model (or its words do not matter), it is cheap to repeat:
-the functions below make the same view, and `player` compares its text with what the notebook stores, so the page cannot show another run than the
-lesson speaks of. All other views are shown as their plotly figures.
+A stored output holds a view's figure and picture, not the events of its run. Where a run takes no model (or its words do not matter), it is cheap to
+repeat: the functions below make the same view, and `player` compares its text with what the notebook stores, so the page cannot show another run
+than the lesson speaks of. All other views are shown as their plotly figures.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paged_edu.viz.view import View
 from .assets import ROOT
 
 
-class Differs(ValueError):
+class DiffersError(ValueError):
     """The view that was made again says something else than the notebook."""
 
 
@@ -35,7 +35,8 @@ def _to_the_end(view: View, step: int) -> View:
 
 def two_runs(step: int) -> View:
     """Lesson 00: slabs against blocks. The lesson has a model; the same requests without one take the same places."""
-    return _to_the_end(EngineStepper.compare({"slabs": trace24().engine("orca-max"), "paged": trace24().engine()}, name=f"the book's tour {step}"), step)
+    engines = {"slabs": trace24().engine("orca-max"), "paged": trace24().engine()}
+    return _to_the_end(EngineStepper.compare(engines, name=f"the book's tour {step}"), step)
 
 
 def four_managers() -> View:
@@ -89,14 +90,14 @@ PLAYERS: dict[str, Callable[[], View]] = {
 
 @cache
 def player(cell: str, stored: str) -> str | None:
-    """The HTML of a cell's player; None for a cell that has none. Raises Differs if the view does not say what the notebook stores."""
+    """The HTML of a cell's player; None for a cell that has none. Raises DiffersError if the view does not say what the notebook stores."""
     if cell not in PLAYERS:
         return None
     view = PLAYERS[cell]()
     try:
         said = f"{view.plain()}\n{view.sentence}"
         if said.split() != stored.split():
-            raise Differs(f"cell {cell}: the notebook stores {stored[:300]!r}, the book's player says {said[:300]!r}")
+            raise DiffersError(f"cell {cell}: the notebook stores {stored[:300]!r}, the book's player says {said[:300]!r}")
         return f'<div class="pe-player">{mount_html(view)}<script type="module" src="../_static/views.js"></script></div>'
     finally:
         view.close()

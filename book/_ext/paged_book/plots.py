@@ -22,8 +22,9 @@ def plot(figure: Any, said: str, picture: str = "") -> str:
     height = int(layout.get("height") or HEIGHT)
     text = json.dumps(spec, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     still = f'<div class="pe-still">{picture or escape(said)}</div>'
+    place = f'<div class="pe-plotly" role="group" aria-label="{escape(said, quote=True)}"></div>'
     return (
-        f'<figure class="pe-figure" style="--plot-height:{height}px"><div class="pe-plotly" role="group" aria-label="{escape(said, quote=True)}"></div>{still}'
+        f'<figure class="pe-figure" style="--plot-height:{height}px">{place}{still}'
         f'<script type="application/json">{text}</script></figure>\n'
     )
 
@@ -34,7 +35,8 @@ def _roomy(layout: dict[str, Any]) -> dict[str, Any]:
     if layout.get("updatemenus") and isinstance(title, dict) and "y" not in title:
         layout["title"] = {**title, "y": 0.985, "yanchor": "top"}
     if layout.get("sliders") and isinstance(layout.get("xaxis"), dict) and layout["xaxis"].get("title"):
-        layout["sliders"] = [{**slider, "pad": {**slider.get("pad", {}), "t": max(65, slider.get("pad", {}).get("t", 0))}} for slider in layout["sliders"]]
+        pads = [slider.get("pad", {}) for slider in layout["sliders"]]
+        layout["sliders"] = [{**slider, "pad": {**pad, "t": max(65, pad.get("t", 0))}} for slider, pad in zip(layout["sliders"], pads, strict=True)]
     return layout
 
 

@@ -88,7 +88,8 @@ def scenes(trace: Trace24, slabs: Side, paged: Side) -> list[dict[str, Any]]:
             f"{paged.at(start).running} of {count} start."},
         {"step": 6, "text":
             f"Look at the row of A. Solid: tokens that are there. Dotted: kept for tokens still to come. Hatched: kept for tokens that never will, "
-            f"since A ends after {prompt + answer - 1}. The grey corner is free, but {rest} slots are too few for one more row of {trace.max_model_len}."},
+            f"since A ends after {prompt + answer - 1}. The grey corner is free, but {rest} slots are too few for one more row of "
+            f"{trace.max_model_len}."},
         {"step": grows, "text":
             f"Right, whoever has filled its last block takes a free one, wherever that is. {share(paged, grows)} of the slots hold tokens; left, "
             f"{share(slabs, grows)}."},
@@ -99,7 +100,7 @@ def scenes(trace: Trace24, slabs: Side, paged: Side) -> list[dict[str, Any]]:
             f"Left, {slabs.at(later).finished} requests are done and {slabs.at(later).written} tokens written; right, {paged.at(later).finished} and "
             f"{paged.at(later).written}: {many:.1f} times as many tokens in as many steps."},
         {"step": done, "text":
-            f"Right, all {count} are done. Left, {slabs.at(done).finished} are, {slabs.at(done).waiting} have not begun or wait; the last one ends in "
+            f"Right, all {count} are done. Left, {slabs.at(done).finished} are and {slabs.at(done).waiting} still wait; the last one ends in "
             f"step {slabs.last_step}. Same model, same words, same memory: this is PagedAttention."},
     ]
 
@@ -109,7 +110,8 @@ def data() -> dict[str, Any]:
     trace = trace24()
     slabs, paged = served(trace, "orca-max"), served(trace, "paged")
     blocks = trace.max_model_len // trace.block_size
-    sides = ((slabs, "contiguous", f"{trace.max_model_len} slots in a row for each", blocks), (paged, "paged", f"{trace.block_size} slots at a time", 0))
+    sides = (
+        (slabs, "contiguous", f"{trace.max_model_len} slots in a row for each", blocks), (paged, "paged", f"{trace.block_size} slots at a time", 0))
     tracks, panes = [], []
     for index, (side, label, how, slab) in enumerate(sides):
         tracks.append(Track(side.log, label=label).whole())

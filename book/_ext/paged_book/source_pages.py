@@ -1,7 +1,7 @@
 """The package's source inside the book: the role ``{src}`` and a page for each file that it names.
 
-``{src}`` with ``paged_edu/core/paged.py::PagedKVManager.fork`` as its text links to the line where that is defined; a file or a name that is not there
-(any more) is a warning, so a changed API breaks the build. Nothing is imported: names are looked up in the syntax tree.
+``{src}`` with ``paged_edu/core/paged.py::PagedKVManager.fork`` as its text links to the line where that is defined; a file or a name that is not
+there (any more) is a warning, so a changed API breaks the build. Nothing is imported: names are looked up in the syntax tree.
 """
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -23,22 +22,22 @@ log = logging.getLogger(__name__)
 FOLDER = "source"
 
 
-class Gone(LookupError):
+class GoneError(LookupError):
     """A file or a name that is not there."""
 
 
 @cache
 def tree(path: str) -> ast.Module:
-    """The syntax tree of a file of the repository. Raises Gone."""
+    """The syntax tree of a file of the repository. Raises GoneError."""
     file = ROOT / path
     if not file.is_file():
-        raise Gone(f"there is no file {path}")
+        raise GoneError(f"there is no file {path}")
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
 @cache
 def find(path: str, name: str) -> ast.AST:
-    """The definition of ``name`` (dotted: a class, a function, a method, a constant, a field) in a file. Raises Gone."""
+    """The definition of ``name`` (dotted: a class, a function, a method, a constant, a field) in a file. Raises GoneError."""
     scope: ast.AST = tree(path)
     for step in name.split("."):
         scope = _child(scope, step, f"{path} has no {name}")
@@ -52,29 +51,29 @@ def _child(scope: ast.AST, name: str, why: str) -> ast.AST:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             return node
-    raise Gone(why)
+    raise GoneError(why)
 
 
 def line_of(reference: str) -> tuple[str, int]:
-    """``path::name`` or ``path`` -> the file and the line where the name is defined (1 for a file). Raises Gone."""
+    """``path::name`` or ``path`` -> the file and the line where the name is defined (1 for a file). Raises GoneError."""
     path, _, name = reference.partition("::")
     if not name:
         if not (ROOT / path).exists():
-            raise Gone(f"there is no {path}")
+            raise GoneError(f"there is no {path}")
         return path, 1
-    return path, int(getattr(find(path, name), "lineno"))
+    return path, int(find(path, name).lineno)
 
 
 def first_sentence(path: str, name: str) -> str:
-    """The first sentence of a docstring. Raises Gone where there is none."""
+    """The first sentence of a docstring. Raises GoneError where there is none."""
     text = ast.get_docstring(find(path, name))  # type: ignore[arg-type]
     if not text:
-        raise Gone(f"{path}: {name} has no docstring")
+        raise GoneError(f"{path}: {name} has no docstring")
     return re.split(r"(?<=[.:])\s", text.partition("\n\n")[0].replace("\n", " "), maxsplit=1)[0].rstrip(":.")
 
 
 def address(reference: str, docname: str) -> str:
-    """The link from a page to a reference. Raises Gone."""
+    """The link from a page to a reference. Raises GoneError."""
     path, line = line_of(reference)
     return f"{up(docname)}{FOLDER}/{path}.html" + (f"#L-{line}" if "::" in reference else "")
 
@@ -90,7 +89,7 @@ class SourceRole(SphinxRole):
             shown = reference.partition("::")[2] or reference
         try:
             target = address(reference, self.env.docname)
-        except Gone as gone:
+        except GoneError as gone:
             log.warning("%s", gone, location=self.get_location(), type="paged_book", subtype="src")
             return [nodes.literal(shown, shown)], []
         used(self.env).setdefault(self.env.docname, set()).add(reference.partition("::")[0])

@@ -18,7 +18,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], caption: st
     body = "".join(
         "<tr>" + "".join(f'<td class="{_side(i, words)}">{escape(str(cell))}</td>' for i, cell in enumerate(row)) + "</tr>" for row in rows)
     said = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return (f'<div class="pst-scrollable-table-container pe-table-box" tabindex="0" role="region" aria-label="{escape(caption or headings[0], True)}">'
+    label = escape(caption or headings[0], quote=True)
+    return (f'<div class="pst-scrollable-table-container pe-table-box" tabindex="0" role="region" aria-label="{label}">'
             f'<table class="table">{said}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>\n')
 
 
