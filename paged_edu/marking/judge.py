@@ -19,7 +19,7 @@ from ..viz.exercises.guard import TIME_LIMIT
 from ..viz.exercises.managers import drive_manager
 from ..viz.exercises.policies import drive_policy
 from . import wire
-from .process import GoneError, LateError, Process
+from .process import GoneError, LateError, Loaded, Process
 
 PASS, NOT_YET, ABSENT, CRASHED, TOO_LONG = "pass", "not yet", "not there", "crashed", "took too long"
 """What may be said of an exercise."""
@@ -86,19 +86,19 @@ def _attempt(exercise: Exercise, cells: Cells, seconds: float, which: int, every
     process = Process(seconds)
     try:
         request = {"notebook": list(cells), "exercise": exercise.name, "function": exercise.function_name, "which": which, "everything": everything}
-        said = process.load(request, _sample(exercise), seconds)
-        count, cell = int(said.get("count", 1)), said.get("cell")
-        if said["state"] == "absent":
+        loaded = process.load(request, _sample(exercise), seconds)
+        if loaded.state == "absent":
             return Found(ABSENT), 1, True
-        if said["state"] == "failed":
-            return Found(CRASHED, str(said.get("sentence"))[:400], (), cell), count, bool(said.get("final"))
-        stand_in = StandIn(process, said)
+        if loaded.state == "failed":
+            return Found(CRASHED, loaded.sentence[:400], (), loaded.cell), loaded.count, loaded.certain
+        stand_in = StandIn(process, loaded)
         verdict = _examined(exercise, stand_in)
         if process.lost is not None:
             raise process.lost
         status = PASS if verdict.passed else TOO_LONG if verdict.late else NOT_YET
         sentence = verdict.headline.removeprefix("not yet: ").removeprefix("pass: ")
-        return Found(status, sentence, verdict.details, cell), count, status == TOO_LONG or (bool(said.get("certain")) and not stand_in.lacked)
+        certain = status == TOO_LONG or (loaded.certain and not stand_in.lacked)
+        return Found(status, sentence, verdict.details, loaded.cell), loaded.count, certain
     except LateError:
         where = "the whole notebook" if everything else "what the function needs"
         return Found(TOO_LONG, f"{where} had not run to the check after {seconds:g} seconds."), 1, True
@@ -138,9 +138,9 @@ def _examined(exercise: Exercise, stand_in: StandIn) -> Verdict:
 class StandIn:
     """The function, or the class, of a worker."""
 
-    def __init__(self, process: Process, said: dict[str, Any]) -> None:
+    def __init__(self, process: Process, loaded: Loaded) -> None:
         self.process = process
-        self.kind, self.type_name, self.is_manager = said.get("kind"), str(said.get("type"))[:100], bool(said.get("is_manager"))
+        self.kind, self.type_name, self.is_manager = loaded.kind, wire.type_name(loaded.type), loaded.is_manager
         self.lacked = False
         """Whether it missed a name: then the whole notebook may know it."""
 
@@ -169,7 +169,7 @@ class StandIn:
     def new(self, *args: Any) -> tuple[int, str, list[str]]:
         """A new object of the class: its number, the name of its type, its methods."""
         number, name, methods = self._ask({"do": "new"}, args)
-        return number, str(name), methods
+        return number, wire.type_name(name), methods
 
     def policy(self) -> Any:
         number, name, methods = self.new()
@@ -207,4 +207,4 @@ def _error_type(name: str) -> type[Exception]:
     known = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, UnicodeError | OSError | ImportError):
         return known
-    return type(name, (Exception,), {})
+    return type(wire.type_name(name), (Exception,), {})

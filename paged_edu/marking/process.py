@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import psutil
 import paged_edu
 
 from . import wire
+from .cells import MOST_TRIED
 
 KEPT = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "SYSTEMROOT", "COMSPEC", "PATHEXT")
 """Environment variables that a worker gets; tokens and passwords that others may hold stay here."""
@@ -41,6 +43,34 @@ class GoneError(Exception):
 
 class LateError(Exception):
     """No answer in time."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a worker says after it has run the cells. A student's code could have said it, so it decides nothing but what is asked next."""
+
+    state: str
+    """"ready", "failed" or "absent"."""
+    sentence: str = ""
+    """Of "failed": why."""
+    kind: str = ""
+    """"function", "class" or "value"."""
+    type: str = ""
+    cell: int | None = None
+    count: int = 1
+    """How many things the notebook gives to `check` for this exercise."""
+    certain: bool = False
+    """Whether a run of the whole notebook could not make a difference."""
+    is_manager: bool = False
+
+    def check(self) -> None:
+        """Raise TypeError or ValueError unless these are values that a worker gives."""
+        for name, kinds in (("sentence", str), ("type", str), ("cell", int | None), ("count", int), ("certain", bool), ("is_manager", bool)):
+            if not isinstance(getattr(self, name), kinds):
+                raise TypeError(name)
+        known = self.state in ("ready", "failed", "absent") and self.kind in ("", "function", "class", "value")
+        if not known or not 1 <= self.count <= MOST_TRIED:
+            raise ValueError(self.state)
 
 
 @contextlib.contextmanager
@@ -135,17 +165,16 @@ class Process:
             return f"its process ends with exit code {code}" if code >= 0 else f"its process is killed by signal {-code}"
         return "it closes the line to its judge"
 
-    def load(self, request: dict[str, Any], sample: Any, seconds: float) -> dict[str, Any]:
+    def load(self, request: dict[str, Any], sample: Any, seconds: float) -> Loaded:
         """Run what the function needs; what the worker says of it. ``sample`` brings the modules of its arguments, before the clock runs."""
         self.ask({"do": "hello", "sample": sample}, STARTS)
         try:
-            said = json.loads(self.ask({"do": "load", **request}, seconds))
-        except (ValueError, RecursionError):
-            said = None
-        if not isinstance(said, dict) or said.get("state") not in ("ready", "failed", "absent"):
+            loaded = Loaded(**json.loads(self.ask({"do": "load", **request}, seconds)))
+            loaded.check()
+        except (ValueError, TypeError, RecursionError):
             self.lost = GoneError("it sends no sense")
-            raise self.lost
-        return said
+            raise self.lost from None
+        return loaded
 
     def close(self) -> None:
         """Kill it and what it has started, and remove its folder."""

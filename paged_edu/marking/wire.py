@@ -14,7 +14,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import IO, Any
 
-MOST_BYTES = 32 * 2**20
+MOST_BYTES = 12 * 2**20
 """Of one message."""
 MOST_NODES = 200_000
 """Values in one answer."""
@@ -69,6 +69,11 @@ def objects_in(args: Any) -> list[Any]:
 _BY_VALUE = {"int", "float", "bool", "str", "bytes", "NoneType", "set", "frozenset", "ndarray", "Tensor"}
 
 
+def type_name(said: Any) -> str:
+    """The name of a type as the other side gives it, if a type can be called so."""
+    return said[:100] if isinstance(said, str) and said.isidentifier() else "thing"
+
+
 # -- the worker's side ---------------------------------------------------------------------------------------------------------------------
 class Encoder:
     """Turns answers into JSON. One for a worker's whole life: equal keys of a dictionary stay equal from call to call."""
@@ -84,12 +89,18 @@ class Encoder:
         self.known: dict[int, int] = {}
         self.count = 0
         self.kept = []
-        return json.dumps(self._node(value)).encode()
+        payload = json.dumps(self._node(value)).encode()
+        if len(payload) > MOST_BYTES:
+            raise ValueError(f"an answer of more than {MOST_BYTES:,} bytes")
+        return payload
 
-    def _node(self, value: Any) -> Any:
-        self.count += 1
+    def _counted(self, values: int) -> None:
+        self.count += values
         if self.count > MOST_NODES:
             raise ValueError(f"an answer of more than {MOST_NODES:,} values")
+
+    def _node(self, value: Any) -> Any:
+        self._counted(1)
         if value is None or value is True or value is False:
             return value
         if isinstance(value, int | float | str | bytes | bytearray):
@@ -113,19 +124,22 @@ class Encoder:
             number = int.__index__(value)
             if number.bit_length() > MOST_DIGITS:
                 return self._object(value)
+            self._counted(number.bit_length() // 16)
             return number if number.bit_length() < 64 else ["i", hex(number)]
         if isinstance(value, float):
             return float.__float__(value)
         text = str.__str__(value)[:MOST_DIGITS] if isinstance(value, str) else bytes(value[:MOST_DIGITS]).hex()
-        self.count += len(text) // 16
+        self._counted(len(text) // 4)
         return text if isinstance(value, str) else ["b", text]
 
     def _array(self, value: Any) -> Any:
         """An array or scalar of NumPy, or a tensor; None if it is neither. Both libraries are there already if it is one of theirs."""
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-        if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic) and value.dtype.kind in "biuf" and value.size < MOST_NODES:
+        if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic) and value.dtype.kind in "biuf":
+            self._counted(int(value.size))
             return ["n", str(value.dtype), list(value.shape), numpy.asarray(value).ravel().tolist()]
-        if torch is not None and isinstance(value, torch.Tensor) and not value.is_complex() and value.numel() < MOST_NODES:
+        if torch is not None and isinstance(value, torch.Tensor) and not value.is_complex():
+            self._counted(value.numel())
             plain = value.detach().cpu()
             return ["T", str(plain.dtype).removeprefix("torch."), list(plain.shape), plain.reshape(-1).tolist()]
         return None
@@ -245,4 +259,4 @@ class _Decoder:
         if "items" in about:
             items = [self.value(item) for item in about["items"]]
             body["__iter__"] = lambda _: iter(items)
-        return type(str(name), (), body)()
+        return type(type_name(name), (), body)()

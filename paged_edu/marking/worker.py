@@ -82,8 +82,8 @@ class Worker:
             return json.dumps(self._load(**request)).encode()
         if do == "new":
             return self._said(lambda args: self._new(*args), request["args"])
-        thing = self.function if request["object"] is None else getattr(self.objects[request["object"]], request["method"])
-        return self._said(lambda args: thing(*args), request["args"])
+        number, name = request["object"], request["method"]
+        return self._said(lambda args: (self.function if number is None else getattr(self.objects[number], name))(*args), request["args"])
 
     # -- loading ---------------------------------------------------------------------------------------------------------------------------
     def _load(self, notebook: Sequence[tuple[int, str]], exercise: str, function: str, which: int, everything: bool) -> dict[str, Any]:
@@ -92,25 +92,26 @@ class Worker:
         tried = cells.candidates(found, exercise, function)
         broken = next((fault for number, fault in faults.items() if function in dict(notebook)[number]), None)
         if which >= len(tried):
-            return {"state": "failed", "final": True, "sentence": f"{broken}."} if broken and not which else {"state": "absent"}
+            return {"state": "failed", "certain": True, "sentence": f"{broken}."} if broken and not which else {"state": "absent"}
         candidate = tried[which]
         chosen = (cells.whole if everything else cells.sliced)(found, candidate)
         for module in cells.imported_within(chosen.statements):
             with contextlib.suppress(BaseException):
                 importlib.import_module(module)             # now, and not while a call is timed
         first = self._run_all(chosen.statements, until_an_error=not everything)
-        known = {"certain": chosen.certain, "count": len(tried), "cell": candidate.cell, "final": everything or not cells.is_bound(found, candidate)}
+        known = {"count": len(tried), "cell": candidate.cell}
         try:
             if first and not everything:
                 raise NameError(candidate.expression)
             code = compile(candidate.expression, f"cell {candidate.cell}", "eval", dont_inherit=True)
             self.function = eval(code, self.space.__dict__)
         except BaseException as error:
-            why = broken or first or _described(error)
-            return known | {"state": "failed", "sentence": f"`{candidate.expression[:60]}` is not there when the cells are run from the top: {why}."}
+            why = f"`{candidate.expression[:60]}` is not there when the cells are run from the top: {broken or first or _described(error)}."
+            return known | {"state": "failed", "sentence": why, "certain": everything or not cells.is_bound(found, candidate)}
         kind = "class" if isinstance(self.function, type) else "function" if callable(self.function) else "value"
-        name = getattr(self.function, "__name__", None) if kind == "class" else type(self.function).__name__
-        return known | {"state": "ready", "kind": kind, "type": str(name)[:100], "is_manager": kind == "class" and self._is_manager()}
+        name = type.__dict__["__name__"].__get__(self.function if kind == "class" else type(self.function))
+        is_manager = kind == "class" and self._is_manager()
+        return known | {"state": "ready", "certain": chosen.certain, "kind": kind, "type": wire.type_name(name), "is_manager": is_manager}
 
     def _run_all(self, statements: Sequence[cells.Statement], until_an_error: bool) -> str | None:
         """The first error, if there is one. As in a notebook, cells after it run all the same."""

@@ -83,6 +83,8 @@ def test_six_sessions_cover_the_course_in_an_order_that_works():
     assert len(SESSIONS) == 6
     taught = [re.findall(r"\d\d", title) for title in SESSIONS]
     assert sorted(number for numbers in taught for number in numbers) == [*exercises.LESSONS]
+    alone = [sum(int(LESSONS[number][1]) for number in numbers) for numbers in taught]
+    assert f"{min(alone)} to {max(alone)} minutes" in TEXT
     before: set[str] = set()
     for numbers in taught:
         for number in numbers:

@@ -92,6 +92,9 @@ def test_other_objects_count_for_the_same():
 def test_what_is_too_large_is_refused_before_it_is_sent():
     with pytest.raises(ValueError, match="more than"):
         wire.Encoder().encode([[0] * 1000] + [list(range(1000)) for _ in range(1000)], [])
+    for value in (["x" * 10**6] * 100, [np.zeros(150_000)] * 2, [torch.zeros(150_000)] * 2, [1 << 90_000] * 100):
+        with pytest.raises(ValueError, match="more than"):
+            wire.Encoder().encode(value, [])
     assert len(sent(list(range(20_000)))) == len(list(sent(iter(range(10**9))))) == wire.MOST_ITEMS
 
 
