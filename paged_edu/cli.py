@@ -1,4 +1,4 @@
-"""The command line: ``paged-edu demo | generate | chat | serve | pull | bench | simulate | lab``.
+"""The command line: ``paged-edu demo | generate | chat | serve | pull | bench | simulate | lab | mark``.
 
 Only argparse is imported here; each command imports what it needs when it runs, so ``--help`` and ``--version`` answer at once. What a
 user got wrong is one line on stderr and exit code 2; Ctrl-C is 130.
@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TextIO
 from . import __version__, chat, generate
 from .bench import arguments as bench_arguments
 from .checks import one_line
+from .marking import arguments as mark_arguments
 from .server import options as server_options
 from .sim import arguments
 from .terminal import PROG, note
@@ -109,6 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench_arguments.add_arguments(commands, _command)
     _add_simulate(commands)
     _add_lab(commands)
+    _add_mark(commands)
     return parser
 
 
@@ -178,6 +180,13 @@ def _add_lab(commands: Any) -> None:
     add("dir", nargs="?", type=Path, default=Path("paged_edu_notebooks"), metavar="DIR", help="where to copy them (default %(default)s)")
     add("--no-browser", action="store_true", help="start JupyterLab without opening a browser")
     add("--copy-only", action="store_true", help="copy the notebooks and stop")
+
+
+def _add_mark(commands: Any) -> None:
+    mark_arguments.add_arguments(_command(commands, "mark", mark_arguments.run, "mark the exercises in a class's notebooks", [
+        f"{PROG} mark paged_edu_notebooks", f"{PROG} mark class/ --lessons 03 04 --csv marks.csv",
+        f"{PROG} mark class/ --json marks.json      (it runs their code: strangers' in a container, see book/teaching.md)",
+    ]))
 
 
 # -- the commands ------------------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ COMMANDS = {
     ("simulate",): ["--model", "--gpu", "--gpus", "--utilization", "--kv-manager", "--block-size", "--dataset", "--prefix-tokens", "--trace",
                     "--rate", "--seconds", "--n", "--beam", "--seed", "--capacity", "--threshold", "--metric", "--json", "--perfetto", "--list"],
     ("lab",): ["--no-browser", "--copy-only"],
+    ("mark",): ["--json", "--csv", "--lessons", "--timeout"],
 }
 
 

@@ -121,6 +121,8 @@ class Verdict:
     details: tuple[str, ...] = ()
     idea: str | None = None
     """The misconception behind a wrong answer, if it is a known one."""
+    late: bool = False
+    """Whether it took too long."""
 
 
 def examine(exercise: Exercise, function: Any) -> Verdict:
@@ -136,9 +138,10 @@ def examine(exercise: Exercise, function: Any) -> Verdict:
         if outcome.kind == "hole" and len(outcomes) == 1:
             return Verdict(False, f"not yet: `{exercise.signature}` is yours to write.", (f'Stuck? `hint("{exercise.name}")` helps step by step.',))
         if outcome.kind == "time":
-            return Verdict(False, "not yet: it does not come to an end.", (f"Still running after some seconds: {exercise.told(case)}",))
+            return Verdict(False, "not yet: it does not come to an end.", (f"Still running after some seconds: {exercise.told(case)}",), late=True)
         if time.monotonic() - start > WHOLE_LIMIT:
-            return Verdict(False, f"not yet: {len(outcomes)} of {len(cases)} inputs took {WHOLE_LIMIT:.0f} seconds, which is far too slow.")
+            headline = f"not yet: {len(outcomes)} of {len(cases)} inputs took {WHOLE_LIMIT:.0f} seconds, which is far too slow."
+            return Verdict(False, headline, late=True)
     wrong = [i for i, (case, outcome) in enumerate(zip(cases, outcomes)) if not outcome.same(Outcome("value", case.want))]
     if not wrong:
         return Verdict(True, f"pass: {len(cases)} inputs, as {exercise.judge} answers them.", (exercise.passed,))
