@@ -45,12 +45,26 @@
     return { data: traces(spec.data, marks), layout, frames };
   }
 
+  // A title in lines of at most `most` letters: plotly does not break lines, and a phone is narrow.
+  function folded(text, most) {
+    const lines = [];
+    for (const word of (text ?? "").split(" ")) {
+      if (lines.length && `${lines.at(-1)} ${word}`.length <= most) lines.push(`${lines.pop()} ${word}`);
+      else lines.push(word);
+    }
+    return lines;
+  }
+
   async function draw(figure) {
     const place = figure.querySelector(".pe-plotly");
     figure.spec ??= JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
     const Plotly = await plotly();
     const { data, layout, frames } = coloured(figure.spec);
-    const { width, ...rest } = layout;
+    const { width, ...rest } = layout, lines = folded(rest.title?.text, Math.floor(place.parentElement.clientWidth / 9));
+    if (lines.length > 1) {
+      rest.title = { ...rest.title, text: lines.join("<br>") };
+      rest.margin = { ...rest.margin, t: (rest.margin?.t ?? 60) + 20 * (lines.length - 1) };
+    }
     figure.classList.add("pe-drawn");
     await Plotly.newPlot(place, data, { ...rest, autosize: true }, { displaylogo: false, responsive: true });
     if (frames) await Plotly.addFrames(place, frames);

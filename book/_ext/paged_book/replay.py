@@ -83,24 +83,24 @@ def scenes(trace: Trace24, slabs: Side, paged: Side) -> list[dict[str, Any]]:
 
     return [
         {"step": start, "text":
-            f"Two servers, the same memory ({slots} slots of KV cache), the same {count} requests. Left, each reserves room for the longest possible "
-            f"answer: {slabs.at(start).running} may start. Right, memory is given out in blocks of {trace.block_size} slots: "
-            f"{paged.at(start).running} of {count} start."},
+            f"Two servers, the same memory ({slots} slots of KV cache), the same {count} requests. Contiguous: each reserves room for the longest "
+            f"possible answer, and {slabs.at(start).running} may start. Paged: memory is given out in blocks of {trace.block_size} slots, and "
+            f"{paged.at(start).running} start."},
         {"step": 6, "text":
             f"Look at the row of A. Solid: tokens that are there. Dotted: kept for tokens still to come. Hatched: kept for tokens that never will, "
             f"since A ends after {prompt + answer - 1}. The grey corner is free, but {rest} slots are too few for one more row of "
             f"{trace.max_model_len}."},
         {"step": grows, "text":
-            f"Right, whoever has filled its last block takes a free one, wherever that is. {share(paged, grows)} of the slots hold tokens; left, "
-            f"{share(slabs, grows)}."},
+            f"Paged, whoever has filled its last block takes a free one, wherever that is. {share(paged, grows)} of the slots hold tokens; "
+            f"contiguous, {share(slabs, grows)}."},
         {"step": full, "text":
-            f"No block is free: {victim}, the latest to arrive, gives its own back and waits. Nothing is lost. Its tokens are computed again when "
-            f"there is room ({paged.at(done).preemptions} times in this run)."},
+            f"No block is free: {victim}, the latest to arrive, gives its own back and waits. Nothing is lost: its tokens are computed again when "
+            f"there is room. The run has {paged.at(done).preemptions} such pauses."},
         {"step": later, "text":
-            f"Left, {slabs.at(later).finished} requests are done and {slabs.at(later).written} tokens written; right, {paged.at(later).finished} and "
-            f"{paged.at(later).written}: {many:.1f} times as many tokens in as many steps."},
+            f"Contiguous, {slabs.at(later).finished} requests are done and {slabs.at(later).written} tokens written; paged, "
+            f"{paged.at(later).finished} and {paged.at(later).written}: {many:.1f} times as many tokens in as many steps."},
         {"step": done, "text":
-            f"Right, all {count} are done. Left, {slabs.at(done).finished} are and {slabs.at(done).waiting} still wait; the last one ends in "
+            f"Paged, all {count} are done. Contiguous, {slabs.at(done).finished} are and {slabs.at(done).waiting} still wait; the last one ends in "
             f"step {slabs.last_step}. Same model, same words, same memory: this is PagedAttention."},
     ]
 
@@ -111,7 +111,7 @@ def data() -> dict[str, Any]:
     slabs, paged = served(trace, "orca-max"), served(trace, "paged")
     blocks = trace.max_model_len // trace.block_size
     sides = (
-        (slabs, "contiguous", f"{trace.max_model_len} slots in a row for each", blocks), (paged, "paged", f"{trace.block_size} slots at a time", 0))
+        (slabs, "contiguous", f"{trace.max_model_len} slots for each", blocks), (paged, "paged", f"{trace.block_size} slots at a time", 0))
     tracks, panes = [], []
     for index, (side, label, how, slab) in enumerate(sides):
         tracks.append(Track(side.log, label=label).whole())
