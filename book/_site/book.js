@@ -66,7 +66,7 @@
       rest.margin = { ...rest.margin, t: (rest.margin?.t ?? 60) + 20 * (lines.length - 1) };
     }
     figure.classList.add("pe-drawn");
-    await Plotly.newPlot(place, data, { ...rest, autosize: true }, { displaylogo: false, responsive: true });
+    await Plotly.newPlot(place, data, { ...rest, autosize: true }, { displayModeBar: false, responsive: true });
     if (frames) await Plotly.addFrames(place, frames);
     figure.classList.add("pe-ready");
   }
