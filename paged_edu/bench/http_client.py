@@ -1,4 +1,4 @@
-"""A small HTTP client for load: one connection a request, server-sent events as they come. A general one takes as long for an event as a small model."""
+"""A small HTTP client for load: a connection for each request, events as they come. A general one takes as long for an event as a small model."""
 from __future__ import annotations
 
 import asyncio

@@ -78,7 +78,8 @@ class Options:
         if self.against_llm:
             for name in ("url", "api_key", "rate", "max_concurrency", "text", "chat", "no_ignore_eos"):
                 if getattr(self, name) != getattr(type(self), name, None):
-                    raise ValueError(f"--{name.replace('_', '-')} has no meaning beside --against-llm, which starts its own server and asks all at once")
+                    flag = f"--{name.replace('_', '-')}"
+                    raise ValueError(f"{flag} has no meaning beside --against-llm, which starts its own server and asks all at once")
 
     def asked(self, positions: int, vocab_size: int) -> list[Asked]:
         """The requests, in the order in which they come."""
@@ -171,6 +172,8 @@ def summary(run: dict[str, Any]) -> dict[str, Any]:
 
 def measure(options: Options, result: dict[str, Any], advance: Advance = lambda count: None, begin: Begin = lambda what, total: None) -> None:
     """Everything that was asked for, into ``result``. Raises ValueError if there is no such server."""
+    if options.workload is not None:
+        request_list.read(options.workload)                 # what is wrong with it is said before anybody is asked
     result |= header(options.stored())
     if options.against_llm:
         from . import serve_race

@@ -100,7 +100,8 @@ def generated(llm: LLM, asked: Sequence[Asked]) -> tuple[list[str], float]:
 def _round(texts: Sequence[str], llm_speed: float, run: dict[str, Any]) -> dict[str, Any]:
     its = summary(run)
     same = sum(row["text"] == text for row, text in zip(run["rows"], texts, strict=True))
-    return {"llm": llm_speed, "server": its["tokens_per_s"], "ratio": its["tokens_per_s"] / llm_speed, "same_texts": same, "answered": its["answered"]}
+    speed = its["tokens_per_s"]
+    return {"llm": llm_speed, "server": speed, "ratio": speed / llm_speed, "same_texts": same, "answered": its["answered"]}
 
 
 def _summary(rounds: Sequence[dict[str, Any]], run: dict[str, Any]) -> dict[str, Any]:

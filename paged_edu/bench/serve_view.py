@@ -15,7 +15,8 @@ from .step_profile_view import ms
 from .throughput_view import HUES, rate
 
 ROWS = {
-    "ttft_s": "to the first token", "tpot_s": "a token after it", "gap_s": "between two events", "latency_s": "to the end", "normalized_s": "to the end, a token",
+    "ttft_s": "to the first token", "tpot_s": "a token after it", "gap_s": "between two events", "latency_s": "to the end",
+    "normalized_s": "to the end, a token",
 }
 
 
@@ -56,14 +57,14 @@ def tables(result: Mapping[str, Any], console: Console) -> None:
 
 def sentences(result: Mapping[str, Any]) -> list[str]:
     found = result["serve"]["summary"]
-    said = [f"{found['answered']} of {counted(found['requests'], 'request')} answered in {found['seconds']:.1f} s: {rate(found['tokens_per_s'])} tokens/s, "
-            f"{found['requests_per_s']:.2f} requests/s."]
+    said = [f"{found['answered']} of {counted(found['requests'], 'request')} answered in {found['seconds']:.1f} s: "
+            f"{rate(found['tokens_per_s'])} tokens/s, {found['requests_per_s']:.2f} requests/s."]
     said += [f"{count} times: {error}" for error, count in found["errors"].items()]
     if "race" in found:
-        race, rounds = found["race"], counted(found["rounds"], "round")
+        race, rounds, same = found["race"], counted(found["rounds"], "round"), found["same_texts"]
         said.append(
-            f"LLM.generate: {rate(race['llm']['median'])} tokens/s; the server: {rate(race['server']['median'])}, {race['ratio']['median']:.1%} of it "
-            f"({race['ratio']['low']:.1%} to {race['ratio']['high']:.1%}; {rounds}). Equal texts: {found['same_texts']} of {found['requests']}.")
+            f"LLM.generate: {rate(race['llm']['median'])} tokens/s; the server: {rate(race['server']['median'])}, {race['ratio']['median']:.1%} "
+            f"of it ({race['ratio']['low']:.1%} to {race['ratio']['high']:.1%}; {rounds}). Equal texts: {same} of {found['requests']}.")
     return said
 
 
@@ -100,12 +101,12 @@ def timeline(result: Mapping[str, Any]) -> Any:
     from plotly.graph_objects import Figure
 
     fig, rows = Figure(), _answered(result)
-    for name, colour, width, begin, end in (("waits", "#C9CDD4", 2, lambda row: row["arrival"], lambda row: row["events"][0]),
-                                            ("is answered", HUES[0], 4, lambda row: row["events"][0], lambda row: row["ended"])):
+    spans = [(row["arrival"], row["events"][0], row["ended"]) for row in rows]
+    for name, colour, width, part in (("waits", "#C9CDD4", 2, 0), ("is answered", HUES[0], 4, 1)):
         x: list[float | None] = []
         y: list[int | None] = []
-        for i, row in enumerate(rows):
-            x += [begin(row), end(row), None]
+        for i, span in enumerate(spans):
+            x += [span[part], span[part + 1], None]
             y += [i, i, None]
         fig.add_scatter(x=x, y=y, mode="lines", name=name, line={"color": colour, "width": width}, hovertemplate="request %{y}: %{x:,.3f} s")
     fig.update_layout(title="Requests over time", **CHART)

@@ -103,7 +103,8 @@ class AsyncEngine:
         raise there: ValueError, TypeError, and RuntimeError from an engine that is closed or draining. Leaving the loop drops the request.
 
         ``interval``: at least that many seconds between two outputs, but none before the first and the last; ``math.inf``: the last one only.
-        No text is made in between, which costs a small model as much as its steps.
+        No text is made in between, which costs a small model as much as its steps. What a request grew by just before it had to step back comes
+        when it goes on.
         """
         return self._stream(lambda: prompt, sampling_params, request_id, priority, interval, quick=_length(prompt) <= QUICK)
 

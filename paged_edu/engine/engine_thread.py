@@ -223,9 +223,9 @@ class EngineThread:
         for reader in [reader for request_id, reader in self._waiting.items() if not self.engine.knows(request_id)]:
             self._end(reader)
             items.append((reader, None, RequestFailedError(f"request {reader.request_id!r} was ended by hand, and its output taken")))
-        self._hand_over(items)
         if self.engine.last_output is not None:
             self.watchers.tell(self.engine, self.engine.last_output)
+        self._hand_over(items)
 
     def _hand_over(self, items: Iterable[Item]) -> None:
         mailboxes = set()

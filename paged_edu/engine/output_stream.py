@@ -109,12 +109,12 @@ class OutputStream(AsyncIterator[RequestOutput]):
     def __init__(
         self, thread: EngineThread, request_id: str | None, prepare: Callable[[str], PreparedRequest], quick: bool, interval: float = 0.0,
     ) -> None:
-        if not interval >= 0:
-            raise ValueError(f"interval must be at least 0 seconds, not {interval!r}")
         self._thread, self._request_id = thread, request_id
         self._prepare, self._quick, self._interval = prepare, quick, interval
         self._reader: Reader | None = None
         self._awaited = self._over = False
+        if not interval >= 0:
+            raise ValueError(f"interval must be at least 0 seconds, not {interval!r}")
 
     @property
     def request_id(self) -> str | None:

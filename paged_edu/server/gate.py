@@ -72,7 +72,7 @@ class Gate:
 
     def _check(self, path: str, headers: Headers) -> None:
         if not self._settings.may_ask(headers.get("host", "")):
-            said = f"this server does not answer to the name {ascii(headers['host'][:100])}: use its address, --allowed-host or --api-key"
+            said = f"this server does not answer to the name {headers['host'][:100]!a}: use its address, --allowed-host or --api-key"
             raise ApiError(403, said, code="host_not_allowed")
         if not self._keys or path in OPEN:
             return

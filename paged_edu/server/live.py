@@ -31,9 +31,12 @@ MAX_STEPS = 400
 MAX_EVENTS = 100_000
 """Events that wait for a slow viewer; beyond that it is sent everything anew."""
 MAX_VIEWERS = 8
-POLICY = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'"
+)
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>paged-edu serve</title>
+<link rel="icon" href="data:,">
 <style>:root{{color-scheme:light dark}}body{{margin:0;background:light-dark(#FFFFFF,#16181D);font-family:system-ui,sans-serif}}
 main>p{{padding:8px;margin:0}}
 {css}</style></head>

@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> int:
     EngineConfig(**engine_options)
     settings.read_chat_template()
     check_extra()
-    _log_to_stderr(settings)
-    warnings.simplefilter("always", RuntimeWarning)         # they name requests; Python would remember each text for ever
     with bound(settings) as sock:
+        _log_to_stderr(settings)
+        warnings.simplefilter("always", RuntimeWarning)     # they name requests; Python would remember each text for ever
         if not settings.is_local and not settings.api_key:
             note(f"warning: {settings.host} can be reached by others, and there is no --api-key: anybody may use this server")
         note(f"loading {engine_options['model']} ...")

@@ -57,8 +57,12 @@ class GenerationRequest(BaseModel):
     n: int | None = Field(None, description="texts for each prompt (1)", json_schema_extra=limits(1))
     temperature: float | None = Field(None, description="0: always the most probable token (1)", json_schema_extra=limits(0))
     top_p: float | None = Field(None, description="keep the most probable tokens that together reach it (1)", json_schema_extra=limits(0, 1))
-    presence_penalty: float | None = Field(None, description="-2 to 2: taken from the logit of each token that the text has (0)", json_schema_extra=limits(-2, 2))
-    frequency_penalty: float | None = Field(None, description="-2 to 2: taken once for each time that the text has it (0)", json_schema_extra=limits(-2, 2))
+    presence_penalty: float | None = Field(
+        None, description="-2 to 2: taken from the logit of each token that the text has (0)", json_schema_extra=limits(-2, 2),
+    )
+    frequency_penalty: float | None = Field(
+        None, description="-2 to 2: taken once for each time that the text has it (0)", json_schema_extra=limits(-2, 2),
+    )
     logit_bias: dict[str, float] | None = Field(None, description="token id -> what is added to its logit, -100 to 100")
     stop: str | list[str] | None = Field(None, description="texts that end the answer, at most 16; the answer ends before them")
     seed: int | None = Field(None, description="same seed, same request: same answer; taken modulo 2**64")
@@ -67,7 +71,9 @@ class GenerationRequest(BaseModel):
     user: str | None = Field(None, max_length=256, description="written to the server's log")
     # -- extensions
     top_k: int | None = Field(None, description="keep the k most probable tokens; 0: all", json_schema_extra=limits(-1))
-    min_p: float | None = Field(None, description="keep tokens with this share of the most probable one's probability", json_schema_extra=limits(0, 1))
+    min_p: float | None = Field(
+        None, description="keep tokens with this share of the most probable one's probability", json_schema_extra=limits(0, 1),
+    )
     repetition_penalty: float | None = Field(None, description="above 1: avoid tokens of prompt and answer (1)", json_schema_extra=limits(0))
     min_tokens: int | None = Field(None, description="no end before that many tokens", json_schema_extra=limits(0))
     ignore_eos: bool | None = Field(None, description="go on after the model's end token")
@@ -108,10 +114,13 @@ class CompletionRequest(GenerationRequest):
     unserved: ClassVar[dict[str, tuple[Any, ...]]] = UNSERVED_COMPLETION
 
     prompt: str | list[str] | list[Token] | list[list[Token]] = Field(description="a prompt or several; each text or token ids")
-    max_tokens: int | None = Field(None, description="at most that many tokens (16; fewer where the model has no room); 0 with echo", json_schema_extra=limits(0))
+    max_tokens: int | None = Field(
+        None, description="at most that many tokens (16; fewer where the model has no room); 0 with echo", json_schema_extra=limits(0),
+    )
     echo: bool | None = Field(None, description="begin the text with the prompt, and its log-probabilities, if asked for, too")
     logprobs: int | None = Field(
-        None, description="with each token the log-probabilities of so many most probable ones; at most 20", json_schema_extra=limits(0, MAX_LOGPROBS),
+        None, description="with each token the log-probabilities of so many most probable ones; at most 20",
+        json_schema_extra=limits(0, MAX_LOGPROBS),
     )
     best_of: int | None = Field(None, description="n, or nothing: a choice among more texts is not served", json_schema_extra=limits(1))
 
@@ -119,11 +128,15 @@ class CompletionRequest(GenerationRequest):
 class ChatRequest(GenerationRequest):
     unserved: ClassVar[dict[str, tuple[Any, ...]]] = UNSERVED_CHAT
 
-    messages: list[Annotated[dict[str, Any], WithJsonSchema(MESSAGE)]] = Field(description='{"role": ..., "content": text or parts of type "text"}', min_length=1)
+    messages: list[Annotated[dict[str, Any], WithJsonSchema(MESSAGE)]] = Field(
+        description='{"role": ..., "content": text or parts of type "text"}', min_length=1,
+    )
     max_tokens: int | None = Field(None, description="at most that many tokens (what the model has room for)", json_schema_extra=limits(0))
     max_completion_tokens: int | None = Field(None, description="the same by its newer name", json_schema_extra=limits(1))
     logprobs: bool | None = Field(None, description="send each token's log-probability")
-    top_logprobs: int | None = Field(None, description="and those of so many most probable ones; at most 20", json_schema_extra=limits(0, MAX_LOGPROBS))
+    top_logprobs: int | None = Field(
+        None, description="and those of so many most probable ones; at most 20", json_schema_extra=limits(0, MAX_LOGPROBS),
+    )
     # -- extensions
     add_generation_prompt: bool | None = Field(None, description="end the prompt with the words that begin an answer (true)")
     continue_final_message: bool | None = Field(None, description="go on with the last message")

@@ -138,7 +138,7 @@ class Service:
         if job.only_echo and job.logprobs is None:
             return []
         streams: list[OutputStream] = []
-        interval = self.settings.stream_interval if job.stream else math.inf
+        interval = self.settings.stream_interval if job.stream and not job.beams else math.inf
         try:
             for place, (prompt, params) in enumerate(zip(job.prompts, job.params, strict=True)):
                 given: dict[str, Any] = {"prompt_token_ids": prompt.ids}

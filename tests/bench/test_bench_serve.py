@@ -70,7 +70,8 @@ def test_a_workload_file_and_the_key(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--url", "localhost:8000"], "--url must be an address"), (["--rate", "0"], "--rate must be above 0"), (["--requests", "0"], "--requests must be"),
+    (["--url", "localhost:8000"], "--url must be an address"), (["--rate", "0"], "--rate must be above 0"),
+    (["--requests", "0"], "--requests must be"),
     (["--url", "http://127.0.0.1:9"], "no connection to http://127.0.0.1:9"), (["--dataset", "x"], "--dataset must be one of"),
     (["--against-llm", "--rate", "3"], "--rate has no meaning beside --against-llm"), (["--workload", "/nowhere"], "No such file"),
 ])
@@ -81,8 +82,11 @@ def test_what_is_wrong_is_one_line(capsys, flags, message):
     assert error.count("\n") == 1
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 @pytest.mark.parametrize(("answer", "status", "said"), [
-    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n19\r\ndata: {\"choices\": [], \"x\"\r\n9\r\n: 1}\n\ndat\r\n0\r\n\r\n", 0, "ended without"),
+    (CHUNKED + b"19\r\ndata: {\"choices\": [], \"x\"\r\n9\r\n: 1}\n\ndat\r\n0\r\n\r\n", 0, "ended without"),
     (b"HTTP/1.1 200 OK\r\n\r\ndata: {\"choices\": []}\n\ndata: {\"error\": {\"message\": \"broken\"}}\n\n", 500, "broken"),
     (b"HTTP/1.1 429 No\r\nContent-Length: 31\r\n\r\n{\"error\": {\"message\": \"later\"}}", 429, "later"), (b"hello\r\n", 0, "no HTTP"),
     (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\ndata: ", 0, "the connection was lost"), (b"", 0, "the connection was lost"),
@@ -97,9 +101,13 @@ def test_answers_of_other_servers(answer, status, said):
 
         async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
             target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/api/v1/")
-            with pytest.raises(AnswerError, match=said) as raised:
+
+            async def read():
                 async for event in target.events("/completions", {}):
                     assert event["choices"] == []
+
+            with pytest.raises(AnswerError, match=said) as raised:
+                await read()
             assert raised.value.status == status
 
     asyncio.run(main())

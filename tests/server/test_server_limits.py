@@ -85,7 +85,7 @@ def test_sizes(held):
 def test_a_body_that_never_comes(held, monkeypatch):
     monkeypatch.setattr(gate, "BODY_SECONDS", 0.05)
     with serving(held[0]) as served, socket.create_connection(("127.0.0.1", int(served.url.rsplit(":", 1)[1]))) as raw:
-        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
         assert b" 408 " in raw.recv(1000)
 
 
@@ -164,7 +164,7 @@ def test_a_client_that_reads_nothing_holds_nobody_up(held):
     engine, _ = held
     with serving(engine, stream_interval=0) as served, socket.create_connection(("127.0.0.1", int(served.url.rsplit(":", 1)[1]))) as raw:
         body = json.dumps(ASK | {"stream": True}).encode()
-        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         for _ in range(3):
             assert served.post("/v1/completions", ASK).status_code == 200
 

@@ -17,7 +17,8 @@ ASK = {"model": "tiny-shakespeare", "prompt": "ROMEO:\nBut soft, what light thro
 @pytest.fixture(scope="module")
 def served():
     with serving(AsyncEngine("tiny-shakespeare", num_gpu_blocks_override=14, block_size=4, swap_space=0.001), stream_interval=0) as served:
-        for more in ({}, {"stream": True}, {"n": 2, "max_tokens": 6}, {"prompt": [[i] * 20 for i in (1, 2, 3)], "max_tokens": 12}, {"prompt": [5] * 6, "n": 2}):
+        three = {"prompt": [[i] * 20 for i in (1, 2, 3)], "max_tokens": 12}
+        for more in ({}, {"stream": True}, {"n": 2, "max_tokens": 6}, three, {"prompt": [5] * 6, "n": 2}):
             assert served.post("/v1/completions", ASK | more).status_code == 200
         yield served
 

@@ -38,6 +38,7 @@ function connect(el, modules) {
       player?.destroy();
       player = new Player({ tracks: message.tracks.map((track) => ({ label: "", trace: recording(track) })), panes: message.panes, words: message.words, name: "server" });
       unmount = mount(place, player, modules);
+      el.player = player;
     } else if (message.kind === "events" && message.events.length) {
       const newest = player.shown >= player.last && !player.playing;      // whoever looks at an older step is left there
       player.push(0, message.events, message.words);
