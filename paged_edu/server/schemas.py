@@ -25,9 +25,9 @@ UNSERVED_CHAT = UNSERVED | {
 }
 
 
-def limits(low: float, high: float | None = None) -> dict[str, Any]:
+def limits(low: float, high: float | None = None, *, above: bool = False) -> dict[str, Any]:
     """Limits for the OpenAPI document. They are checked elsewhere, where an error can say what they come from."""
-    return {"minimum": low} | ({} if high is None else {"maximum": high})
+    return {"exclusiveMinimum" if above else "minimum": low} | ({} if high is None else {"maximum": high})
 
 
 MESSAGE = {
@@ -56,7 +56,9 @@ class GenerationRequest(BaseModel):
     model: str = Field(description="one of those in /v1/models")
     n: int | None = Field(None, description="texts for each prompt (1)", json_schema_extra=limits(1))
     temperature: float | None = Field(None, description="0: always the most probable token (1)", json_schema_extra=limits(0))
-    top_p: float | None = Field(None, description="keep the most probable tokens that together reach it (1)", json_schema_extra=limits(0, 1))
+    top_p: float | None = Field(
+        None, description="keep the most probable tokens that together reach it (1)", json_schema_extra=limits(0, 1, above=True),
+    )
     presence_penalty: float | None = Field(
         None, description="-2 to 2: taken from the logit of each token that the text has (0)", json_schema_extra=limits(-2, 2),
     )
@@ -74,7 +76,9 @@ class GenerationRequest(BaseModel):
     min_p: float | None = Field(
         None, description="keep tokens with this share of the most probable one's probability", json_schema_extra=limits(0, 1),
     )
-    repetition_penalty: float | None = Field(None, description="above 1: avoid tokens of prompt and answer (1)", json_schema_extra=limits(0))
+    repetition_penalty: float | None = Field(
+        None, description="above 1: avoid tokens of prompt and answer (1)", json_schema_extra=limits(0, above=True),
+    )
     min_tokens: int | None = Field(None, description="no end before that many tokens", json_schema_extra=limits(0))
     ignore_eos: bool | None = Field(None, description="go on after the model's end token")
     stop_token_ids: list[int] | None = Field(None, description="tokens that end the answer")

@@ -164,7 +164,8 @@ def test_a_client_that_reads_nothing_holds_nobody_up(held):
     engine, _ = held
     with serving(engine, stream_interval=0) as served, socket.create_connection(("127.0.0.1", int(served.url.rsplit(":", 1)[1]))) as raw:
         body = json.dumps(ASK | {"stream": True}).encode()
-        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        raw.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         for _ in range(3):
             assert served.post("/v1/completions", ASK).status_code == 200
 

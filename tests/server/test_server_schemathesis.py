@@ -24,7 +24,9 @@ def without_contradictions(body):
     for name in ("use_beam_search", "beam_width", "length_penalty", "early_stopping", "best_of", "priority", "stream_options", "top_logprobs",
                  "logit_bias", "min_tokens", "cache_salt", "stop_token_ids", "max_completion_tokens"):
         body.pop(name, None)
-    for name, most in (("n", 4), ("repetition_penalty", 1e6), ("temperature", 1e6)):
+    if "prompt" in body:
+        body["prompt"] = "ROMEO:"
+    for name, most in (("n", 4), ("max_tokens", 3), ("repetition_penalty", 1e6), ("temperature", 1e6)):
         if isinstance(body.get(name), int | float):
             body[name] = min(body[name], most)
 
@@ -39,7 +41,7 @@ def test_no_5xx(served, path, method):
     statuses = Counter()
     modes = list(schemathesis.GenerationMode) if method == "POST" else [schemathesis.GenerationMode.POSITIVE]
     for mode in modes:
-        @settings(max_examples=80, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
+        @settings(max_examples=50, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
         @given(case=operation.as_strategy(generation_mode=mode))
         def run(case):
             if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
