@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import psutil
 
 from ..engine.llm import LLM
 from ..model.loader import load_spec, resolve
@@ -28,8 +30,11 @@ PREFIX = "PAGED_EDU_SERVE_"
 
 
 @contextmanager
-def server(model: str, *flags: str) -> Iterator[str]:
-    """The address of a server of our own. Raises ValueError with what it said if it does not start."""
+def server(model: str, *flags: str) -> Iterator[tuple[str, Callable[[], float]]]:
+    """The address of a server of our own, and what says how many seconds of a processor it has taken.
+
+    Raises ValueError with what it said if it does not start.
+    """
     environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     child = subprocess.Popen(
         [sys.executable, "-m", "paged_edu", "serve", "--model", model, "--port", "0", "--log-level", "warning", *flags],
@@ -45,7 +50,7 @@ def server(model: str, *flags: str) -> Iterator[str]:
         else:
             raise ValueError(f"the server did not start: {' '.join(said[-1:]).strip() or 'it said nothing'}")
         threading.Thread(target=child.stderr.read, daemon=True).start()         # so that it never waits for somebody to read
-        yield found[1]
+        yield found[1], lambda: processor_seconds(psutil.Process(child.pid))
     finally:
         if child.poll() is None:
             child.send_signal(signal.SIGTERM)
@@ -54,6 +59,12 @@ def server(model: str, *flags: str) -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 child.kill()
         child.wait()
+
+
+def processor_seconds(process: psutil.Process) -> float:
+    """On a machine that others use these say more than the clock."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def measure(options: Options, result: dict[str, Any], advance: Advance, begin: Begin) -> None:
@@ -70,7 +81,7 @@ def measure(options: Options, result: dict[str, Any], advance: Advance, begin: B
     todo = [it.__class__(it.prompt, it.n_out) for it in asked]
     command = ("--num-gpu-blocks-override", str(blocks), "--max-num-seqs", str(flags["max_num_seqs"]), "--no-prefix-caching", "--max-queue", "100000",
                "--max-body-bytes", str(2**26))
-    with LLM(model, **flags) as llm, server(model, *command) as url:
+    with LLM(model, **flags) as llm, server(model, *command) as (url, taken):
         one_thread_for_small_models(llm)
         target = Target(url)
         warm = [Asked(it.prompt, 2) for it in todo[:4]]
@@ -79,10 +90,12 @@ def measure(options: Options, result: dict[str, Any], advance: Advance, begin: B
         tokens = sum(it.n_out for it in todo)
         for number in range(1 if options.quick else options.rounds):
             begin(f"round {number + 1}: LLM.generate", tokens)
+            own = time.process_time()
             texts, seconds = generated(llm, todo)
+            own, before = time.process_time() - own, taken()
             begin(f"round {number + 1}: {len(todo)} streams", tokens)
             run = asyncio.run(load(options, target, model, todo, advance))
-            part["rounds"].append(_round(texts, tokens / seconds, run))
+            part["rounds"].append(_round(texts, tokens / seconds, run) | {"processor_ratio": own / (taken() - before)})
             part["run"] = run
             part["summary"] = _summary(part["rounds"], run)
     result["complete"] = True
@@ -105,5 +118,5 @@ def _round(texts: Sequence[str], llm_speed: float, run: dict[str, Any]) -> dict[
 
 
 def _summary(rounds: Sequence[dict[str, Any]], run: dict[str, Any]) -> dict[str, Any]:
-    race = {name: middle([one[name] for one in rounds]) for name in ("llm", "server", "ratio")}
+    race = {name: middle([one[name] for one in rounds]) for name in ("llm", "server", "ratio", "processor_ratio")}
     return summary(run) | {"race": race, "rounds": len(rounds), "same_texts": min(one["same_texts"] for one in rounds)}

@@ -64,7 +64,8 @@ def sentences(result: Mapping[str, Any]) -> list[str]:
         race, rounds, same = found["race"], counted(found["rounds"], "round"), found["same_texts"]
         said.append(
             f"LLM.generate: {rate(race['llm']['median'])} tokens/s; the server: {rate(race['server']['median'])}, {race['ratio']['median']:.1%} "
-            f"of it ({race['ratio']['low']:.1%} to {race['ratio']['high']:.1%}; {rounds}). Equal texts: {same} of {found['requests']}.")
+            f"of it ({race['ratio']['low']:.1%} to {race['ratio']['high']:.1%}; {rounds}). In seconds of a processor: "
+            f"{race['processor_ratio']['median']:.1%}. Equal texts: {same} of {found['requests']}.")
     return said
 
 

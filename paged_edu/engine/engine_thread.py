@@ -27,6 +27,8 @@ from .outputs import RequestOutput
 from .prepared import PreparedRequest, check_request_id
 
 T = TypeVar("T")
+UNHURRIED = 16
+"""Requests up to which each gets its outputs at the interval that it asked for; with more the intervals grow, and the event loop's work doesn't."""
 Item = tuple[Reader, RequestOutput | None, BaseException | None]
 logger = logging.getLogger(__name__)
 
@@ -212,11 +214,11 @@ class EngineThread:
 
     def _step(self) -> None:
         items: list[Item] = []
-        now = time.monotonic()
+        now, pace = time.monotonic(), max(1.0, len(self._waiting) / UNHURRIED)
         due = {request_id for request_id, reader in self._waiting.items() if reader.due <= now}
         for output in self.engine.step(only=self._waiting, growing=due):
             reader = self._waiting[output.request_id]
-            reader.due = now + reader.interval
+            reader.due = now + pace * reader.interval
             if output.finished:
                 self._end(reader)
             items.append((reader, output, None))

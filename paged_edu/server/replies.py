@@ -42,6 +42,8 @@ class Reply:
             "id": ("chatcmpl-" if job.chat else "cmpl-") + job.request_id, "object": kind, "created": int(time.time()), "model": job.model,
             "system_fingerprint": FINGERPRINT,
         }
+        self._before = f"data: {_encode(self._head)[:-1]},\"choices\":["
+        self._after = ('],"usage":null}' if job.include_usage else "]}") + "\n\n"
 
     # -- whole -----------------------------------------------------------------------------------------------------------------------
     def whole(self, outputs: Sequence[RequestOutput | None]) -> dict[str, Any]:
@@ -108,10 +110,8 @@ class Reply:
         return usage + "data: [DONE]\n\n"
 
     def _event(self, choice: dict[str, Any]) -> str:
-        chunk = self._head | {"choices": [choice]}
-        if self.job.include_usage:
-            chunk["usage"] = None
-        return event(chunk)
+        """As `event`; what all chunks have in common was encoded once."""
+        return f"{self._before}{_encode(choice)}{self._after}"
 
     # -- a choice --------------------------------------------------------------------------------------------------------------------
     def _choice(
