@@ -203,11 +203,12 @@ class Leaderboard:
     __repr__ = __str__
 
     def html(self) -> str:
-        head = "".join(f'<th scope="col" style="text-align:right">{escape(name)}</th>' for name in self.columns)
+        right = 'style="text-align:right;padding:0 .6em"'
+        head = "".join(f'<th scope="col" {right}>{escape(name)}</th>' for name in self.columns)
         body = "".join(
             f'<tr><th scope="row" style="text-align:left">{escape(row[0])}</th>'
             + "".join(
-                f'<td style="text-align:right">{f"<strong>{cell[:-1]} ✓</strong>" if cell.endswith("*") else cell}</td>' for cell in row[1:]
+                f'<td {right}>{f"<strong>{cell[:-1]} ✓</strong>" if cell.endswith("*") else cell}</td>' for cell in row[1:]
             ) + "</tr>" for row in self.rows()
         )
         caption = f'<caption style="text-align:left;font-weight:600">{escape(self.title)}</caption>' if self.title else ""
