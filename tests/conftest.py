@@ -24,7 +24,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:       # run in the backgro
 for folder in ("", "core", "engine", "sampling", "server", "browser"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
-LONG_FILES = ("lessons_can_fail", "lab_lessons", "lab_notebook", "sharing_end_to_end", "smollm2", "bench_memory", "test_chat")
+LONG_FILES = ("lessons_can_fail", "lab_lessons", "lab_notebook", "sharing_end_to_end", "smollm2", "bench_memory", "test_chat",
+              "server_soak", "server_stops", "server_schemathesis")
 _frozen_for: Path | None = None
 
 
