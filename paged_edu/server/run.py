@@ -90,14 +90,18 @@ def serve(engine: AsyncEngine, settings: Settings, sock: socket.socket) -> int:
     from .service import Service
 
     service = Service(engine, settings)
-    server = make_server(service)
     address = sock.getsockname()
     url = f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}"
-    # uvicorn raises what it has caught once more at its end: here that means that nothing is left to do.
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        note(f"{service.names[0]} at {url}/v1, {counted(engine.memory_plan.num_blocks, 'block')} of {engine.config.block_size} tokens"
+    ready = (f"{service.names[0]} at {url}/v1, {counted(engine.memory_plan.num_blocks, 'block')} of {engine.config.block_size} tokens"
              + ("" if settings.no_page else f"; watch it at {url}/"))
+    server = make_server(service, ready)
+
+    def stop(*_: object) -> None:
+        """Before uvicorn listens to signals, and after: it raises what it has caught once more at its end, when nothing is left to do."""
+        server.should_exit = True
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
         asyncio.run(server.serve(sockets=[sock]))
     finally:
         for number, handler in before.items():
@@ -108,13 +112,18 @@ def serve(engine: AsyncEngine, settings: Settings, sock: socket.socket) -> int:
     return 0
 
 
-def make_server(service: Service) -> uvicorn.Server:
-    """uvicorn around the application."""
+def make_server(service: Service, ready: str = "") -> uvicorn.Server:
+    """uvicorn around the application. ``ready`` is said when it listens: whoever reads that may ask at once."""
     import uvicorn
 
     from .app import create_app
 
     class Draining(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started and ready:
+                note(ready)
+
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """At once: no new request is taken while uvicorn lets the others end."""
             if not service.draining:

@@ -2,12 +2,15 @@
 import asyncio
 import json
 import signal
+from urllib.request import urlopen
 
 import httpx
 import pytest
 from serving import process
 
-from paged_edu import LLM, SamplingParams
+from paged_edu import LLM, AsyncEngine, SamplingParams
+from paged_edu.server import options, run
+from paged_edu.server.settings import Settings
 
 OPTIONS = ("--num-gpu-blocks-override", "40", "--block-size", "8")
 PROMPTS = [f"{name}:\n{word}" for name in ("ROMEO", "JULIET") for word in "abcdefghijkl"]
@@ -73,3 +76,30 @@ def test_the_drain_timeout_and_the_environment():
         log = "".join(served.lines)
         assert "160 dropped" in log or "160 failed" in log, log
         assert "from-the-environment" not in log
+
+
+@pytest.mark.slow
+def test_it_listens_when_it_says_so_and_can_be_stopped_at_once():
+    with process(*OPTIONS) as served:
+        with urlopen(f"{served.url}/health", timeout=60) as answer:     # one try: a refused connection is an error
+            assert answer.status == 200
+        served.child.send_signal(signal.SIGTERM)
+        assert served.child.wait(30) == 0
+    with process(*OPTIONS) as served:
+        served.child.send_signal(signal.SIGTERM)
+        assert served.child.wait(30) == 0
+        served.reader.join(10)
+        assert "stopped; 0 prompts answered" in "".join(served.lines)
+
+
+def test_a_signal_before_the_loop_has_begun_is_not_lost(monkeypatch, capsys):
+    settings = Settings.of(options.collect({"port": 0}, {}, None))
+    begin = asyncio.run
+
+    def signalled(loop):
+        signal.raise_signal(signal.SIGTERM)
+        return begin(loop)
+
+    monkeypatch.setattr(run.asyncio, "run", signalled)
+    assert run.serve(AsyncEngine("tiny-shakespeare", num_gpu_blocks_override=40), settings, run.bound(settings)) == 0
+    assert "stopped; 0 prompts answered" in capsys.readouterr().err
