@@ -52,6 +52,7 @@ def test_a_lesson_runs_and_its_views_play(lesson, lab):
         home = player.get_by_role("button", name="Home")
         if home.get_attribute("aria-disabled") == "false":     # some views begin there
             home.click()
+        expect(status).to_have_text(re.compile("[0-9]"))
         first, picture = status.inner_text(), player.evaluate(PICTURE)
         player.get_by_role("button", name="Step").click()
         expect(status).not_to_have_text(first)

@@ -53,7 +53,7 @@ export function create(el, options) {
   const stage = h("div", { class: "pe-stage" }, picture), ended = h("div", { class: "pe-note" }), note = h("div", { class: "pe-note" });
   el.append(title, sub, stage, ended, note);
   const tip = tooltip(stage);
-  let state = null, context = null, width = 0, timer = 0, flashed = 0, calm = false, found = null;
+  let state = null, context = null, width = 0, timer = 0, flashed = -FLASH_GAP_MS, calm = false, found = null;
   const unwatch = watchWidth(el, (now) => { width = now; options.redraw(); });
 
   function draw() {
