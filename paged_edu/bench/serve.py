@@ -113,8 +113,9 @@ async def send(target: Target, path: str, body: dict[str, Any], timeout: float) 
     try:
         async with asyncio.timeout(timeout):
             async for event in target.events(path, body):
-                said = "".join(choice.get("text") or (choice.get("delta") or {}).get("content") or "" for choice in event["choices"])
-                if said or any(choice.get("finish_reason") for choice in event["choices"]):
+                choices = event.get("choices") or []
+                said = "".join(choice.get("text") or (choice.get("delta") or {}).get("content") or "" for choice in choices)
+                if said or any(choice.get("finish_reason") for choice in choices):
                     row["events"].append(time.perf_counter())
                     row["text"] += said
                 if event.get("usage"):
@@ -126,6 +127,8 @@ async def send(target: Target, path: str, body: dict[str, Any], timeout: float) 
         row["error"] = str(error)
     except TimeoutError:
         row["error"] = f"no end within {timeout:g} s"
+    except (KeyError, TypeError, AttributeError) as error:
+        row["error"] = f"an event of another form: {error!r}"
     row["ended"] = time.perf_counter()
     return row
 

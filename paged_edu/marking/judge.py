@@ -72,9 +72,10 @@ def mark(exercise: Exercise, cells: Cells, seconds: float) -> Found:
     tried: list[Found] = []
     count = 1
     while len(tried) < count:
-        found, count, certain = _attempt(exercise, cells, seconds, len(tried), everything=False)
+        found, candidates, certain = _attempt(exercise, cells, seconds, len(tried), everything=False)
         if not certain and found.status != PASS:
-            found, _, _ = _attempt(exercise, cells, seconds, len(tried), everything=True)
+            found = best([found, _attempt(exercise, cells, seconds, len(tried), everything=True)[0]])
+        count = max(count, candidates)
         if found.status == PASS:
             return found
         tried.append(found)

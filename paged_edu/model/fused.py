@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..attention import cpu, cpu_threads
+from ..checks import one_line
 from .spec import CausalLM
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,11 @@ _ARGUMENTS = ctypes.c_int64 * 11
 def fuse_model(model: CausalLM, device: torch.device, dtype: torch.dtype) -> bool:
     """Have a model use the functions below where they can serve it; whether they can."""
     if device.type != "cpu" or dtype != torch.float32 or cpu.why_not_here() is not None:
+        return False
+    try:
+        from . import fused_kernels  # noqa: F401  compiled now, and not in the first step
+    except Exception as error:          # of numba's and LLVM's many types; torch's operations will do
+        log.warning("layers run on torch's operations: numba could not compile the others: %s", one_line(error))
         return False
     module: Any         # torch types what a module holds as Tensor or Module
     for module in model.modules():
@@ -79,7 +85,7 @@ def scale_rows(x: Tensor, least: float) -> tuple[Tensor, Tensor]:
 
 def _run(function: int, rows: int, width: int, x: Tensor, y: Tensor, a: int, b: int, b_row: int, number: int) -> None:
     arguments = _ARGUMENTS(0, rows, width, x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0), a, b, b_row, number)
-    threads = cpu_threads.available() if rows * width > GRAIN else 1
+    threads = cpu_threads.available() if x.numel() > GRAIN else 1
     cpu_threads.run(function, ctypes.addressof(arguments), threads)
 
 

@@ -68,7 +68,7 @@ SHOWN = 80
 def validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """pydantic's errors as one sentence about the first field that is wrong."""
     first = errors[0]
-    where = [str(part) for part in first["loc"] if part != "body"]
+    where = [str(part)[:80] for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}", code="invalid_json")
     if not where:

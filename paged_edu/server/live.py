@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from ..core.events import BlocksEntered, Event, Recovered, RequestAdded, TokensSampled
+from ..core.events import BlocksEntered, Event, Recovered, RequestAdded, SequenceFinished, TokensSampled
 from ..engine.engine import Engine
 from ..trace import EventLog
 from ..trace.wire import wire_event, wire_log
@@ -31,6 +31,8 @@ MAX_STEPS = 400
 MAX_EVENTS = 100_000
 """Events that wait for a slow viewer; beyond that it is sent everything anew."""
 MAX_VIEWERS = 8
+PATIENCE = 30.0
+"""Seconds that a message may take; a page that sleeps asks anew when it wakes."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'"
 )
@@ -55,6 +57,8 @@ def _hidden(event: Event) -> Event:
         return event._replace(cache_salt=None)
     if isinstance(event, Recovered):
         return event._replace(sequences=tuple((seq, request, (0,) * len(tokens)) for seq, request, tokens in event.sequences))
+    if isinstance(event, SequenceFinished) and event.stop_reason != "kv_pool":      # a stop string is text as well
+        return event._replace(stop_reason=None)
     return event
 
 
@@ -86,7 +90,8 @@ class Feed:
         if not self._shows_text:
             hidden = [wire_event(_hidden(event)) for event in self._log]
             track = _hide_state(track | {"events": hidden})
-        return self._log.watch(new.append), {"label": "", **track}
+        # A viewer that does not read gets a new beginning afterwards, so more would never be sent.
+        return self._log.watch(lambda event: new.append(event) if len(new) <= MAX_EVENTS else None), {"label": "", **track}
 
     def end(self) -> None:
         if self._unlisten is not None:
@@ -95,22 +100,26 @@ class Feed:
 
     async def serve(self, write: Write) -> None:
         """The messages for one viewer, until it goes or the server stops."""
+        async def written(text: str) -> None:
+            async with asyncio.timeout(PATIENCE):
+                await write(text)
+
         new: list[Event] = []
         engine = self._service.engine
         unwatch, track = await engine.between_steps(lambda core: self.begin(core, new))
         try:
-            await write(self._reset(track, await engine.between_steps(Snapshot.of)))
+            await written(self._reset(track, await engine.between_steps(Snapshot.of)))
             while not self._service.draining:
                 await asyncio.sleep(PAUSE)
                 if len(new) > MAX_EVENTS:
                     unwatch()
                     new = []
                     unwatch, track = await engine.between_steps(lambda core, into=new: self.begin(core, into))  # type: ignore[misc]
-                    await write(self._reset(track, await engine.between_steps(Snapshot.of)))
+                    await written(self._reset(track, await engine.between_steps(Snapshot.of)))
                     continue
                 events, snapshot = await engine.between_steps(lambda core, of=new: (_take(of), Snapshot.of(core)))  # type: ignore[misc]
-                await write(self._news(events, snapshot))
-        except RuntimeError:                                # the engine is closed
+                await written(self._news(events, snapshot))
+        except (RuntimeError, TimeoutError):                # the engine is closed; a viewer that does not read
             pass
         finally:
             unwatch()

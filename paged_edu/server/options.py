@@ -147,7 +147,7 @@ def _checked(source: str, option: Option, value: Any) -> Any:
     if option.kind is float and type(value) is int:
         return float(value)
     if type(value) is not option.kind:
-        raise ValueError(f"{source} must be {_a(option.kind)}, not {value!r}")
+        raise ValueError(f"{source} must be {_a(option.kind)}, not {'...' if option.name == 'api-key' else repr(value)}")
     return value
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from .settings import MAX_LOGPROBS
@@ -40,6 +40,16 @@ MESSAGE = {
 }
 
 
+class _First(FailFast):
+    """pydantic's own, with a hash, which `typing` asks for in a union."""
+
+    __hash__ = object.__hash__
+
+
+FIRST = _First()
+"""Of a list, the first mistake only: a body of 2 MiB has room for a million."""
+
+
 class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -66,7 +76,7 @@ class GenerationRequest(BaseModel):
         None, description="-2 to 2: taken once for each time that the text has it (0)", json_schema_extra=limits(-2, 2),
     )
     logit_bias: dict[str, float] | None = Field(None, description="token id -> what is added to its logit, -100 to 100")
-    stop: str | list[str] | None = Field(None, description="texts that end the answer, at most 16; the answer ends before them")
+    stop: str | Annotated[list[str], FIRST] | None = Field(None, description="texts that end the answer, at most 16; it ends before them")
     seed: int | None = Field(None, description="same seed, same request: same answer; taken modulo 2**64")
     stream: bool | None = Field(None, description="send the answer as it grows (false)")
     stream_options: StreamOptions | None = None
@@ -81,7 +91,7 @@ class GenerationRequest(BaseModel):
     )
     min_tokens: int | None = Field(None, description="no end before that many tokens", json_schema_extra=limits(0))
     ignore_eos: bool | None = Field(None, description="go on after the model's end token")
-    stop_token_ids: list[int] | None = Field(None, description="tokens that end the answer")
+    stop_token_ids: Annotated[list[int], FIRST] | None = Field(None, description="tokens that end the answer")
     include_stop_str_in_output: bool | None = Field(None, description="end with the stop text instead of before it")
     skip_special_tokens: bool | None = Field(None, description="leave special tokens out of the text (true)")
     priority: int | None = Field(None, description="the smaller the sooner, on a server with --scheduling-policy priority")
@@ -117,7 +127,8 @@ Token = Annotated[int, Field(ge=0)]
 class CompletionRequest(GenerationRequest):
     unserved: ClassVar[dict[str, tuple[Any, ...]]] = UNSERVED_COMPLETION
 
-    prompt: str | list[str] | list[Token] | list[list[Token]] = Field(description="a prompt or several; each text or token ids")
+    prompt: str | Annotated[list[str], FIRST] | Annotated[list[Token], FIRST] | Annotated[list[
+        Annotated[list[Token], FIRST]], FIRST] = Field(description="a prompt or several; each text or token ids")
     max_tokens: int | None = Field(
         None, description="at most that many tokens (16; fewer where the model has no room); 0 with echo", json_schema_extra=limits(0),
     )
@@ -132,7 +143,7 @@ class CompletionRequest(GenerationRequest):
 class ChatRequest(GenerationRequest):
     unserved: ClassVar[dict[str, tuple[Any, ...]]] = UNSERVED_CHAT
 
-    messages: list[Annotated[dict[str, Any], WithJsonSchema(MESSAGE)]] = Field(
+    messages: Annotated[list[Annotated[dict[str, Any], WithJsonSchema(MESSAGE)]], FIRST] = Field(
         description='{"role": ..., "content": text or parts of type "text"}', min_length=1,
     )
     max_tokens: int | None = Field(None, description="at most that many tokens (what the model has room for)", json_schema_extra=limits(0))

@@ -113,6 +113,8 @@ class Service:
         for prompt in prompts:
             room = self._room(prompt, only_echo and shown_logprobs(body) is None)
             params.append(parameters(body, 1 if only_echo else wanted_tokens(body, room)))
+            if only_echo:                                       # the engine, which knows limits, is not asked
+                self._check_choices(params[-1])
         return Job(
             uuid4().hex, body.model, prompts, params, isinstance(body, ChatRequest), bool(body.stream),
             include_usage=body.stream_options is not None and bool(body.stream_options.include_usage), echo=echo, only_echo=only_echo,
@@ -131,6 +133,12 @@ class Service:
             said = f"the prompt has {length} tokens; max_model_len is {limit}" + ("" if no_output else ", and at least 1 is for the output")
             raise ApiError(400, said, code="context_length_exceeded")
         return limit - length
+
+    def _check_choices(self, params: SamplingParams | BeamSearchParams) -> None:
+        name, count = ("beam_width", params.beam_width) if isinstance(params, BeamSearchParams) else ("n", params.n)
+        most = self.engine.config.max_num_seqs
+        if count > most:
+            raise ApiError(400, f"{name} is {count}; this server runs at most {most} sequences at once (max_num_seqs)", param=name)
 
     # -- what becomes of it ----------------------------------------------------------------------------------------------------------
     async def start(self, job: Job) -> list[OutputStream]:
@@ -238,9 +246,10 @@ class Service:
             await asyncio.sleep(pause)
             pause = min(2 * pause, PROBES[1])
             try:
-                async for _ in self.engine.generate([0], SamplingParams(max_tokens=1)):
+                # A manager that reserves by length wants to know it.
+                async for _ in self.engine.generate([0], SamplingParams(max_tokens=1, ignore_eos=True)):
                     pass
-            except RuntimeError as error:                   # it fails again, or is closed meanwhile
+            except Exception as error:                      # it fails again, or is closed meanwhile
                 logger.warning("the engine still fails: %s", error)
                 continue
             self.failure = None

@@ -99,7 +99,7 @@ class Settings:
 
     def model_names(self, model: str) -> tuple[str, ...]:
         """What clients may call the model; the first is the one in the answers."""
-        return self.served_model_name or (Path(model).name if Path(model).exists() else model,)
+        return self.served_model_name or (Path(model).resolve().name if Path(model).exists() else model,)
 
     def read_chat_template(self) -> str | None:
         """Raises OSError or ValueError for a file that is none."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -10,6 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
 Write = Callable[[str], Awaitable[None]]
+LAST_WORD = 5.0
+"""Seconds for the end of a stream to be sent."""
 
 
 class ClientGoneError(Exception):
@@ -56,6 +59,8 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": text.encode("ascii"), "more_body": True})
 
             await while_connected(receive, self._produce(write))
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._release()
+        with suppress(TimeoutError):                        # a client that reads nothing is not waited for
+            async with asyncio.timeout(LAST_WORD):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})

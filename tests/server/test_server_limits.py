@@ -277,3 +277,18 @@ def test_help_explains_each_option_in_a_line(capsys, monkeypatch):
     assert all(f"  {option.flag} " in out or f"  {option.flag}\n" in out for option in options.ALL.values())
     assert not re.search(r"^ {12,}\S", out.split("options:")[1], re.M), out
 
+
+
+def test_what_is_only_echoed_has_limits_too(held):
+    with serving(held[0]) as served:
+        for wanted in ({"n": 10**9}, {"beam_width": 10**9}):
+            answer = served.post("/v1/completions", ASK | {"max_tokens": 0, "echo": True} | wanted)
+            assert answer.status_code == 400
+            assert "(max_num_seqs)" in answer.json()["error"]["message"]
+
+
+def test_a_long_list_of_mistakes_is_one_mistake(held):
+    with serving(held[0]) as served:
+        answer = served.post("/v1/completions", ASK | {"prompt": [-1] * 300_000})
+        assert answer.status_code == 400
+        assert len(answer.text) < 1000
