@@ -143,7 +143,8 @@ def test_restart_and_run_all_leaves_the_tour_at_the_step_it_ran_to(page):
     output.get_by_role("button", name="Step").click()
     expect(output.locator('[role="status"]')).to_have_text(re.compile("paged: step 14:"), timeout=30_000)
     expect(output.locator(".pe-readout").first).to_have_text(re.compile("^14 /"))
-    assert page.problems == []
+    # A restart may cut off a message that the old kernel is sending; JupyterLab says so and drops it.
+    assert [problem for problem in page.problems if not problem.startswith("Kernel message validation error")] == []
     assert page.outside == []
 
 
