@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from raced import By
 from solutions import ALL, NAMES
 
 from paged_edu import lengths
@@ -594,29 +595,16 @@ def test_a_block_for_the_whole_request_is_orca_max():
     assert reports[0] == reports[1]
 
 
-class ByKey:
-    """A policy by one key."""
-
-    def __init__(self, key):
-        self.key_of = key
-
-    def order(self, waiting):
-        return sorted(waiting, key=self.key_of)
-
-    def victim(self, running):
-        return max(running, key=self.key_of)
-
-
 def test_numbers_of_lesson_13():
     first, short, known, longest = (race(policy) for policy in (
-        None, ByKey(lambda c: (c.prompt_tokens, c.arrival)), ByKey(lambda c: (c.max_tokens, c.arrival)), ByKey(lambda c: (-c.max_tokens, c.arrival)),
+        None, By(lambda c: (c.prompt_tokens, c.arrival)), By(lambda c: (c.max_tokens, c.arrival)), By(lambda c: (-c.max_tokens, c.arrival)),
     ))
     says("13.1", f"{first.mean:.1f}", f"{short.mean:.1f}", short.recomputed, first.recomputed, short.steps, first.steps)
     assert (short.preemptions, first.preemptions) == (11, 15)
     says("13.2", first.preemptions)
     says("13.4", known.steps, first.steps, known.preemptions, first.preemptions, known.recomputed, first.recomputed)
     assert round(longest.mean, 1) == 162.0
-    queue, passing = race(on="hidden"), race(ByKey(lambda c: (c.prompt_tokens, c.arrival)), on="hidden")
+    queue, passing = race(on="hidden"), race(By(lambda c: (c.prompt_tokens, c.arrival)), on="hidden")
     says("13.6", passing.largest_wait, queue.largest_wait, queue.p99, passing.p99, passing.steps, queue.steps)
     assert 0.45 < passing.mean / queue.mean < 0.5
     says("13.7", (4 - 1) / 2, (16 - 1) / 2, round((4 - 1) / 2 + (16 - 1) / 2))

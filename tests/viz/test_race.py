@@ -4,6 +4,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 import pytest
+from raced import By
 
 from paged_edu.engine.fake_runner import FakeRunner
 from paged_edu.engine.own_manager import OwnManager
@@ -11,20 +12,6 @@ from paged_edu.viz import race as module
 from paged_edu.viz.exercises import policies
 from paged_edu.viz.fake_engine import FakeEngine
 from paged_edu.viz.race import Boards, DisqualifiedError, Leaderboard, Result, Run, race, workload
-
-
-class By:
-    """A policy by one key."""
-
-    def __init__(self, key):
-        self.key_of = key
-
-    def order(self, waiting):
-        return sorted(waiting, key=self.key_of)
-
-    def victim(self, running):
-        return max(running, key=self.key_of)
-
 
 SHORTEST_PROMPT = By(lambda c: (c.prompt_tokens, c.arrival))
 
