@@ -74,6 +74,11 @@ def open_lab(address: str) -> Iterator[Any]:
         yield page
 
 
+def drawn(page: Any) -> None:
+    """Wait for the frame that shows what was done last: a player draws once a frame, after the event that asked for it."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def shot(page: Any, name: str) -> None:
     """``PAGED_EDU_SHOTS=FOLDER`` keeps pictures of the tests."""
     if folder := os.environ.get("PAGED_EDU_SHOTS"):

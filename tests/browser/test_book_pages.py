@@ -145,12 +145,12 @@ def test_play_pause_scrub_and_scenes(site):
         said = page.locator(".pr-said")
         page.get_by_role("button", name=re.compile("^Scene 5")).click()
         assert page.evaluate(f"{PLAYER}.shown") == 60
-        assert "times as many tokens" in said.inner_text()
+        expect(said).to_contain_text("times as many tokens")
         told = re.search(r"Contiguous, (\d+) requests are done and (\d+) tokens written; paged, (\d+) and (\d+)", said.inner_text())
         for side, (finished, written) in enumerate((told.groups()[:2], told.groups()[2:])):      # the pictures follow with the next frame
             expect(page.locator(".pm-counts").nth(side)).to_have_text(re.compile(f" {finished} finished · {written} tokens written$"))
         page.get_by_label("step", exact=True).fill("141")
-        assert "Paged, all 24 are done" in said.inner_text()
+        expect(said).to_contain_text("Paged, all 24 are done")
         page.get_by_label("step", exact=True).fill("20")
         page.get_by_role("button", name="Play", exact=True).click()
         page.wait_for_function(f"{PLAYER}.shown > 22")
