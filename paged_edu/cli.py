@@ -37,7 +37,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keeps each flag on one line, the long ones too."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34)
+        super().__init__(prog, max_help_position=36)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

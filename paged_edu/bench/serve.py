@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -133,22 +133,30 @@ async def send(target: Target, path: str, body: dict[str, Any], timeout: float) 
     return row
 
 
-async def load(options: Options, target: Target, model: str, asked: Sequence[Asked], advance: Advance) -> dict[str, Any]:
-    """All requests at their times; a row for each, with times from the beginning [s]."""
+async def load(
+    options: Options, target: Target, model: str, asked: Sequence[Asked], advance: Advance, ended: dict[int, dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """All requests at their times; a row for each, with times from the beginning [s]. ``ended`` gets the rows as they end, by their places."""
     places = asyncio.Semaphore(options.max_concurrency or len(asked))
     begin = time.perf_counter() + 0.01
+    rows: dict[int, dict[str, Any]] = {} if ended is None else ended
 
-    async def one(i: int, it: Asked) -> dict[str, Any]:
+    async def one(i: int, it: Asked) -> None:
         await asyncio.sleep(max(0.0, begin + it.time - time.perf_counter()))
         async with places:
             row = await send(target, *body_of(options, model, it, i), options.timeout)
         advance(row["tokens"])
         events = [when - begin for when in row["events"]]
-        return {"arrival": it.time, "sent": row["sent"] - begin, "events": events, "ended": row["ended"] - begin, "tokens": row["tokens"],
+        rows[i] = {"arrival": it.time, "sent": row["sent"] - begin, "events": events, "ended": row["ended"] - begin, "tokens": row["tokens"],
                 "prompt_tokens": len(it.prompt), "error": row["error"], "text": row["text"]}
 
-    rows = await asyncio.gather(*[one(i, it) for i, it in enumerate(asked)])
-    return {"rows": rows, "seconds": max(row["ended"] for row in rows)}
+    await asyncio.gather(*[one(i, it) for i, it in enumerate(asked)])
+    return in_order(rows)
+
+
+def in_order(rows: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """A run, of the rows that have ended."""
+    return {"rows": [rows[i] for i in sorted(rows)], "seconds": max(row["ended"] for row in rows.values())}
 
 
 def summary(run: dict[str, Any]) -> dict[str, Any]:
@@ -193,8 +201,13 @@ def measure(options: Options, result: dict[str, Any], advance: Advance = lambda 
         positions = options.max_model_len or min(512, int(card.get("max_model_len") or 512))
         asked = options.asked(positions, options.vocab_size)
         begin(f"{len(asked)} requests to {card['id']}", sum(it.n_out for it in asked))
-        run = await load(options, target, card["id"], asked, advance)
-        result["serve"] = {"model": card["id"], "max_model_len": positions, "run": run, "summary": summary(run)}
+        rows: dict[int, dict[str, Any]] = {}
+        try:
+            await load(options, target, card["id"], asked, advance, rows)
+        finally:                                            # Ctrl-C comes as a cancellation
+            if rows:
+                run = in_order(rows)
+                result["serve"] = {"model": card["id"], "max_model_len": positions, "asked": len(asked), "run": run, "summary": summary(run)}
 
     asyncio.run(main())
     result["complete"] = True

@@ -28,7 +28,9 @@ def show(result: dict[str, Any], console: Console) -> None:
     for line in sentences(result):
         console.print(line, markup=False)
     if not result["complete"]:
-        console.print("This run was interrupted: what is above is all that had been measured.", style="bold", markup=False)
+        many = result["serve"].get("asked")
+        said = f": {counted(many, 'request')} had been asked for, and above are those that had ended." if many else "."
+        console.print(f"This run was interrupted{said}", style="bold", markup=False)
 
 
 def title(result: Mapping[str, Any]) -> str:

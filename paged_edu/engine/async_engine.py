@@ -182,6 +182,10 @@ class AsyncEngine:
         """
         self._thread.close()
 
+    def stop(self) -> None:
+        """Begin to `close`, and do not wait."""
+        self._thread.close(wait=False)
+
     async def aclose(self) -> None:
         """`close`, while the event loop goes on."""
         await asyncio.to_thread(self.close)

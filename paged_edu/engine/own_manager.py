@@ -62,15 +62,18 @@ class OwnManager:
         else:
             need = most = num_blocks_for(len(request.prompt_token_ids), self.block_size)
         if not request.forked:                  # every branch will compute the prompt into blocks of its own
-            most = max(most, request.n * num_blocks_for(len(request.prompt_token_ids) + 1, self.block_size))
+            most = max(most, request.n * self._first(request))
         if most > self.num_blocks:
             return AllocStatus.NEVER
         return AllocStatus.OK if need <= self.num_free() else AllocStatus.LATER
 
+    def _first(self, request: Request) -> int:
+        """Blocks of a branch with its prompt and one token."""
+        return num_blocks_for(len(request.prompt_token_ids) + 1, self.block_size)
+
     def explain(self, request: Request) -> str:
-        need = num_blocks_for(len(request.prompt_token_ids), self.block_size)
-        each = "" if request.n == 1 else f" for each of its {request.n} branches"
-        return f"needs {need} blocks of {self.block_size}{each}; the pool has {self.num_blocks}"
+        each = "" if request.n == 1 else f", each of its {request.n} branches"
+        return f"needs {self._first(request)} blocks of {self.block_size} for its prompt and a first token{each}; the pool has {self.num_blocks}"
 
     def admit(self, seq: Sequence, num_tokens: int, leader: Sequence | None = None, num_led: int = 0) -> int | None:
         if seq.seq_id in self._tables:

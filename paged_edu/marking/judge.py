@@ -206,6 +206,8 @@ def _become(mine: Any, theirs: Any) -> None:
 
 def _error_type(name: str) -> type[Exception]:
     known = getattr(builtins, name, None)
+    if known is KeyError:                                   # which would quote a text that is quoted already
+        return type(name, (KeyError,), {"__str__": Exception.__str__})
     if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, UnicodeError | OSError | ImportError):
         return known
     return type(wire.type_name(name), (Exception,), {})

@@ -106,7 +106,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 class Process:
-    """A running worker. ``seconds`` bounds what its processes may compute; how long to wait for an answer is said with each question."""
+    """A running worker; while it runs, this process starts nothing else that is to live on. ``seconds`` bounds what its processes may compute; how long to wait for an answer is said with each question."""
 
     def __init__(self, seconds: float) -> None:
         self._folder = tempfile.mkdtemp(prefix="paged-edu-mark-")
@@ -116,7 +116,7 @@ class Process:
             command, cwd=self._folder, env=_environment(self._folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._inbox: queue.SimpleQueue[bytes | str] = queue.SimpleQueue()
+        self._inbox: queue.Queue[bytes | str] = queue.Queue(8)          # a worker that only writes has to wait
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.lost: GoneError | LateError | None = None
@@ -188,7 +188,13 @@ class Process:
             psutil.wait_procs(strays, timeout=5)
         self._process.kill()
         self._process.wait()
-        self._reader.join(1)                                # it ends with the pipe, unless somebody who escaped holds the other end
+        for _ in range(20):                                 # it ends with the pipe, unless somebody who escaped holds the other end
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._inbox.get_nowait()
+            self._reader.join(SLICE)
+            if not self._reader.is_alive():
+                break
         for pipe in (self._process.stdin, None if self._reader.is_alive() else self._process.stdout):
             with contextlib.suppress(OSError, ValueError):
                 if pipe is not None:

@@ -109,7 +109,9 @@ class _Request:
 
     def check_length(self) -> None:
         length = self._headers.get("content-length", "0")
-        if not length.isdecimal() or int(length[:20]) > self._limit:
+        if not (length.isascii() and length.isdecimal()):
+            raise ApiError(400, f"Content-Length must be a number of bytes, not {length[:80]!a}", headers={"Connection": "close"})
+        if int(length[:20]) > self._limit:
             raise _too_large(self._limit)
         if self._scope["method"] == "POST":
             kind = self._headers.get("content-type", "").partition(";")[0].strip().lower()

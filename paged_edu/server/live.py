@@ -105,19 +105,27 @@ class Feed:
                 await write(text)
 
         new: list[Event] = []
-        engine = self._service.engine
-        unwatch, track = await engine.between_steps(lambda core: self.begin(core, new))
+        engine, unwatch = self._service.engine, _nothing
+
+        async def begun() -> Callable[[], None]:
+            new.clear()
+            unwatch, track, snapshot = await engine.between_steps(lambda core: (*self.begin(core, new), Snapshot.of(core)))
+            try:
+                await written(self._reset(track, snapshot))
+            except BaseException:
+                unwatch()
+                raise
+            return unwatch
+
         try:
-            await written(self._reset(track, await engine.between_steps(Snapshot.of)))
+            unwatch = await begun()
             while not self._service.draining:
                 await asyncio.sleep(PAUSE)
                 if len(new) > MAX_EVENTS:
                     unwatch()
-                    new = []
-                    unwatch, track = await engine.between_steps(lambda core, into=new: self.begin(core, into))  # type: ignore[misc]
-                    await written(self._reset(track, await engine.between_steps(Snapshot.of)))
+                    unwatch = await begun()
                     continue
-                events, snapshot = await engine.between_steps(lambda core, of=new: (_take(of), Snapshot.of(core)))  # type: ignore[misc]
+                events, snapshot = await engine.between_steps(lambda core: (_take(new), Snapshot.of(core)))
                 await written(self._news(events, snapshot))
         except (RuntimeError, TimeoutError):                # the engine is closed; a viewer that does not read
             pass
@@ -151,6 +159,10 @@ class Feed:
         if not self._shows_text or tokenizer is None:
             return {}
         return {token: tokenizer.decode([token]) for token in set(tokens)}
+
+
+def _nothing() -> None:
+    """What there is to end before anything has begun."""
 
 
 def _take(new: list[Event]) -> list[Event]:

@@ -91,12 +91,19 @@ def shown_logprobs(body: CompletionRequest | ChatRequest) -> int | None:
 
 
 def wanted_tokens(body: CompletionRequest | ChatRequest, room: int) -> int:
-    """``max_tokens`` for a prompt that leaves ``room``: an upper bound, so more than there is room for is the room."""
+    """``max_tokens`` for a prompt that leaves ``room``: an upper bound, so more than there is room for is the room.
+
+    Raises ApiError for a ``min_tokens`` above a bound that the client has not named.
+    """
     asked = body.max_tokens
-    if isinstance(body, ChatRequest):
-        asked = body.max_completion_tokens if asked is None else asked
-        return room if asked is None else min(asked, room)
-    return min(DEFAULT_TOKENS if asked is None else asked, room)
+    if isinstance(body, ChatRequest) and asked is None:
+        asked = body.max_completion_tokens
+    default = room if isinstance(body, ChatRequest) else DEFAULT_TOKENS
+    most = min(default if asked is None else asked, room)
+    if most < (body.min_tokens or 0) and most != asked:
+        why = "the prompt leaves no room for more" if most == room else "what a completion has where no max_tokens is given"
+        raise ApiError(400, f"min_tokens is {body.min_tokens}, and the output has at most {most} tokens: {why}", param="min_tokens")
+    return most
 
 
 def parameters(body: CompletionRequest | ChatRequest, max_tokens: int) -> SamplingParams | BeamSearchParams:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ..engine.async_engine import AsyncEngine
     from .service import Service
 
+LAST_WORDS = 15
+"""Seconds, after the drain timeout, for the step that runs and for telling clients that they are cut off."""
 EXTRA = "pip install 'paged-edu[serve]'"
 
 
@@ -124,15 +126,25 @@ def make_server(service: Service, ready: str = "") -> uvicorn.Server:
             if self.started and ready:
                 note(ready)
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            late = asyncio.get_running_loop().call_later(service.settings.drain_timeout, service.cut_off)
+            try:
+                await super().shutdown(sockets)
+            finally:
+                late.cancel()
+
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            """At once: no new request is taken while uvicorn lets the others end."""
+            """At once: no new request is taken while uvicorn lets the others end. A second Ctrl-C ends them, a third does not even tell them."""
             if not service.draining:
                 note(f"{signal.Signals(sig).name}: no new requests; {counted(service.in_flight, 'prompt')} in flight may end, Ctrl-C cuts them off")
-            service.drain()
+                service.drain()
+            elif sig == signal.SIGINT and not service.cut:
+                service.cut_off()
+                return
             super().handle_exit(sig, frame)
 
     config = uvicorn.Config(
         create_app(service), log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
-        timeout_graceful_shutdown=math.ceil(service.settings.drain_timeout),
+        timeout_graceful_shutdown=math.ceil(service.settings.drain_timeout) + LAST_WORDS,
     )
     return Draining(config)

@@ -16,7 +16,7 @@ from ..engine.outputs import RequestOutput
 from ..engine.prompts import tokenize
 from ..sampling.beam import BeamSearchParams
 from ..sampling.params import SamplingParams
-from .errors import ApiError, refusal, retry
+from .errors import ApiError, mistake, refusal, retry
 from .metrics import EngineStats, RequestStats
 from .params import Job, Prompt, check_size, parameters, plain_messages, prompts_of, shown_logprobs, wanted_tokens
 from .replies import Reply, event
@@ -42,7 +42,7 @@ class Service:
         self._unwatch = engine.watch_steps(self.engine_stats)
         self.in_flight = 0
         """Prompts that were accepted, and neither answered nor dropped."""
-        self.draining = False
+        self.draining = self.cut = False
         self.failure: str | None = None
         """Why the engine is not asked any more, until it has answered a probe."""
         self._probe: asyncio.Task[None] | None = None
@@ -59,6 +59,11 @@ class Service:
     def drain(self) -> None:
         """Take no new request."""
         self.draining = True
+
+    def cut_off(self) -> None:
+        """End what has not ended: after the step that runs each of these requests is answered with 503. Does not wait; signal handlers call it."""
+        self.draining = self.cut = True
+        self.engine.stop()
 
     def check_open(self) -> None:
         if self.draining or self.engine.closed:
@@ -195,7 +200,11 @@ class Service:
                 await write(reply.closing())
         except Exception as error:
             reply.job.failed = True
-            told = self.told(error)
+            try:
+                told = self.told(error)
+            except Exception:
+                logger.error("%s failed", reply.job.request_id, exc_info=error)
+                told = mistake(reply.job.request_id)
             with suppress(TimeoutError):                    # a client that reads nothing is not waited for
                 async with asyncio.timeout(5):
                     await write(event(told.body()))
@@ -217,7 +226,7 @@ class Service:
             self.stats.dropped += num_prompts - job.ended
 
     def told(self, error: Exception) -> ApiError:
-        """What a client is told of an error; the log has the rest."""
+        """What a client is told of an error; the log has the rest. Raises again what nobody has foreseen."""
         if isinstance(error, ApiError):
             return error
         if isinstance(error, TimeoutError):

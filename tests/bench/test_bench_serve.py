@@ -1,6 +1,7 @@
 """`bench serve`: what is sent, counted and shown; nothing about how fast this machine is."""
 import asyncio
 import json
+import signal
 
 import pytest
 from serving import serving
@@ -41,6 +42,28 @@ def test_the_command_measures_shows_draws_and_shows_again(capsys, tmp_path, serv
     assert "cdn" not in page.split("<body>")[0]
     assert cli.main(["bench", "serve", "--load", str(tmp_path / "s.json")]) == 0
     assert capsys.readouterr().out == out
+
+
+def test_ctrl_c_keeps_what_has_ended(capsys, tmp_path, served, monkeypatch):
+    ended = []
+
+    async def send(target, path, body, timeout):
+        if len(ended) == 3:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(60)
+        ended.append(await own(target, path, body, timeout))
+        return ended[-1]
+
+    own = serve.send
+    monkeypatch.setattr(serve, "send", send)
+    flags = ["--url", served.url, "--requests", "9", "--max-concurrency", "1", "--max-model-len", "40"]
+    assert cli.main(["bench", "serve", *flags, "--json", str(tmp_path / "s.json")]) == 130
+    result = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    assert not result["complete"]
+    assert sorted(row["text"] for row in result["serve"]["run"]["rows"]) == sorted(row["text"] for row in ended)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "3 of 3 requests answered" in out
+    assert "This run was interrupted: 9 requests had been asked for, and above are those that had ended." in out
 
 
 @pytest.mark.parametrize("flags", [["--text"], ["--chat"], ["--no-ignore-eos", "--max-concurrency", "2"]])

@@ -80,13 +80,13 @@ def test_branches_are_computed_each_for_itself():
 
 def test_doors_and_numbers():
     engine = FakeEngine(4, 4, kv_manager=OneList)
-    with pytest.raises(ValueError, match="needs 5 blocks of 4; the pool has 4"):
+    with pytest.raises(ValueError, match="needs 5 blocks of 4 for its prompt and a first token; the pool has 4"):
         engine.add([(17, 2)])
     engine.add([(3, 40)])
     serve(engine)
     manager = engine.scheduler.manager
     seq = Request("x", (1,), max_tokens=2)
-    assert manager.explain(Request("x", tuple(range(30)), n=2)) == "needs 8 blocks of 4 for each of its 2 branches; the pool has 4"
+    assert manager.explain(Request("x", tuple(range(30)), n=2)) == "needs 8 blocks of 4 for its prompt and a first token, each of its 2 branches; the pool has 4"
     with pytest.raises(ValueError, match="this manager recomputes"):
         manager.swap_in([])
     engine.scheduler.add(seq)

@@ -70,12 +70,49 @@ def test_the_drain_timeout_and_the_environment():
                 return await asyncio.gather(*tasks, return_exceptions=True)
 
         for answer in asyncio.run(main()):
-            assert isinstance(answer, httpx.TransportError) or answer.status_code in (500, 503)
+            cut_off(answer)
         assert served.child.wait(30) == 0
         served.reader.join(10)
         log = "".join(served.lines)
-        assert "160 dropped" in log or "160 failed" in log, log
+        assert "0 prompts answered, 0 dropped, 160 failed" in log, log
         assert "from-the-environment" not in log
+
+
+def cut_off(answer):
+    """Whoever is cut off is told so, in an error object, or in the last event of a stream."""
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        *_, error, nothing = answer.text.split("\n\n")
+        assert (answer.status_code, nothing) == (200, "")
+        error = json.loads(error.removeprefix("data: "))
+    else:
+        assert answer.status_code == 503
+        error = answer.json()
+    assert error == {"error": {"message": "the server was stopped before this request had ended", "type": "overloaded_error", "param": None,
+                               "code": "stopped"}}
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_cuts_off_and_tells():
+    with process("--drain-timeout", "600") as served:
+        async def main():
+            async with httpx.AsyncClient(base_url=served.url, timeout=60) as client:
+                body = {"model": "tiny-shakespeare", "prompt": ["x"] * 40, "n": 6, "max_tokens": 500, "ignore_eos": True}
+                tasks = [asyncio.create_task(client.post("/v1/completions", json=body | {"stream": stream})) for stream in (False, True, True)]
+                while (await client.get("/health")).json()["in_flight"] < 120:
+                    pass
+                served.child.send_signal(signal.SIGINT)
+                while not any("SIGINT: no new requests; 120 prompts in flight may end, Ctrl-C cuts them off" in line for line in served.lines):
+                    await asyncio.sleep(0.01)
+                served.child.send_signal(signal.SIGINT)
+                return await asyncio.gather(*tasks)
+
+        for answer in asyncio.run(main()):
+            cut_off(answer)
+        assert served.child.wait(30) == 0
+        served.reader.join(10)
+        log = "".join(served.lines)
+        assert "0 prompts answered, 0 dropped, 120 failed" in log, log
+        assert "Traceback" not in log
 
 
 @pytest.mark.slow
