@@ -41,8 +41,14 @@ class AsyncEngine:
     """
 
     def __init__(self, model: str | os.PathLike[str] = "tiny-shakespeare", **options: Any) -> None:
-        self._llm = llm = LLM(model, **options)
-        self._thread = EngineThread(llm.engine, llm.close)
+        made: list[LLM] = []
+
+        def build() -> tuple[Engine, Callable[[], None]]:
+            made.append(LLM(model, **options))
+            return made[0].engine, made[0].close
+
+        self._thread = EngineThread(build)
+        self._llm = made[0]
         # Not joined here: the garbage collector must not wait for a step. At the end of the interpreter the thread sees to itself.
         weakref.finalize(self, self._thread.close, wait=False).atexit = False
 

@@ -36,15 +36,20 @@ _RUNNING: set[EngineThread] = set()
 
 
 class EngineThread:
-    """Serves the requests of `OutputStream`s. ``release`` is called, in the thread, as the last thing it does.
+    """Serves the requests of `OutputStream`s. ``build`` is called in the thread, and what it raises is raised here; it returns an engine and what
+    is called, in the thread too, as the last thing it does.
+
+    An engine is built where it is stepped: OpenMP has a team for each thread that has ever computed something, and as soon as these are more than
+    the machine has processors, the threads of each team sleep between two operations instead of waiting awake, which costs a tenth of the speed.
 
     It is a daemon, so that a forgotten engine does not keep the interpreter from its end; Python stops daemons at any line, in the middle of a
     torch operation too, so at the end of the interpreter it is asked to stop, and joined, before that.
     """
 
-    def __init__(self, engine: Engine, release: Callable[[], None]) -> None:
-        self.engine = engine
-        self._release = release
+    engine: Engine
+    _release: Callable[[], None]
+
+    def __init__(self, build: Callable[[], tuple[Engine, Callable[[], None]]]) -> None:
         self._pid = os.getpid()
         self._gate = threading.Lock()                       # nothing comes into the inbox after the last look into it
         self._closed = self._draining = self._stop = False
@@ -57,9 +62,15 @@ class EngineThread:
         self._promises: set[Future[Any]] = set()            # calls and drains that have no answer yet
         # Its `put` may be interrupted by a `put` of the same thread, so destructors may leave messages.
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="paged-edu-engine", daemon=True)
-        self._thread.start()
+        built: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(build, built), name="paged-edu-engine", daemon=True)
         _RUNNING.add(self)
+        self._thread.start()
+        try:
+            built.result()
+        except BaseException:                               # Ctrl-C, too: then it ends when it has built
+            self._inbox.put(self._ask_to_stop)
+            raise
 
     # -- called by others ----------------------------------------------------------------------------------------------------------
     def check_open(self) -> None:
@@ -146,7 +157,15 @@ class EngineThread:
             self._inbox.put(message)
 
     # -- the thread ----------------------------------------------------------------------------------------------------------------
-    def _run(self) -> None:
+    def _run(self, build: Callable[[], tuple[Engine, Callable[[], None]]], built: Future[None]) -> None:
+        try:
+            self.engine, self._release = build()
+        except BaseException as error:
+            _RUNNING.discard(self)
+            built.set_exception(error)
+            return
+        del build                                           # it may hold what is to be freed by `_release`
+        built.set_result(None)
         try:
             while not self._stop:
                 self._read_inbox()

@@ -106,7 +106,10 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 class Process:
-    """A running worker; while it runs, this process starts nothing else that is to live on. ``seconds`` bounds what its processes may compute; how long to wait for an answer is said with each question."""
+    """A running worker. ``seconds`` bounds what its processes may compute; how long to wait for an answer is said with each question.
+
+    `close` kills whatever this process has started since: while a worker runs, start nothing else that is to live on.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._folder = tempfile.mkdtemp(prefix="paged-edu-mark-")

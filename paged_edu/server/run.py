@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import math
 import os
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         from ..threads import one_thread_for_small_models
 
         engine = AsyncEngine(**engine_options)
-        one_thread_for_small_models(engine.llm)
+        asyncio.run(engine.between_steps(lambda _: one_thread_for_small_models(engine.llm)))        # a thread has a count of its own
         return serve(engine, settings, sock)
 
 
@@ -102,6 +103,9 @@ def serve(engine: AsyncEngine, settings: Settings, sock: socket.socket) -> int:
         """Before uvicorn listens to signals, and after: it raises what it has caught once more at its end, when nothing is left to do."""
         server.should_exit = True
 
+    # What is here now stays: a collection that looked at all of it (a sixth of a second) would stop every answer.
+    gc.collect()
+    gc.freeze()
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         asyncio.run(server.serve(sockets=[sock]))

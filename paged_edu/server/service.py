@@ -191,13 +191,15 @@ class Service:
             async with asyncio.timeout_at(deadline):
                 await write(reply.opening())
                 if not streams:
-                    for place in range(len(reply.job.prompts)):
-                        await write(reply.grown(place, None))
+                    await write("".join(reply.grown(place, None) for place in range(len(reply.job.prompts))) + reply.closing(), last=True)
                 async for place, output in merged(streams):
                     self._first_and_last(reply.job, output, first=place not in seen)
                     seen.add(place)
-                    await write(reply.grown(place, output))
-                await write(reply.closing())
+                    text = reply.grown(place, output)
+                    if reply.job.ended < len(streams):
+                        await write(text)
+                    else:
+                        await write(text + reply.closing(), last=True)
         except Exception as error:
             reply.job.failed = True
             try:
@@ -207,7 +209,7 @@ class Service:
                 told = mistake(reply.job.request_id)
             with suppress(TimeoutError):                    # a client that reads nothing is not waited for
                 async with asyncio.timeout(5):
-                    await write(event(told.body()))
+                    await write(event(told.body()), last=True)
 
     def _first_and_last(self, job: Job, output: RequestOutput, *, first: bool) -> None:
         if first:

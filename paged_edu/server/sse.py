@@ -2,15 +2,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
-Write = Callable[[str], Awaitable[None]]
+
+class Write(Protocol):
+    """Send events; ``last``: nothing comes after them, and the answer ends in the same packet."""
+
+    async def __call__(self, text: str, *, last: bool = False) -> None: ...
+
+
 LAST_WORD = 5.0
 """Seconds for the end of a stream to be sent."""
 
@@ -54,13 +60,19 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
 
-            async def write(text: str) -> None:
-                if text:
-                    await send({"type": "http.response.body", "body": text.encode("ascii"), "more_body": True})
+            ended = False
+
+            async def write(text: str, *, last: bool = False) -> None:
+                nonlocal ended
+                if text or last:
+                    ended = last
+                    await send({"type": "http.response.body", "body": text.encode("ascii"), "more_body": not last})
 
             await while_connected(receive, self._produce(write))
         finally:
             self._release()
+        if ended:
+            return
         with suppress(TimeoutError):                        # a client that reads nothing is not waited for
             async with asyncio.timeout(LAST_WORD):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

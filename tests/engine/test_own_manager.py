@@ -86,7 +86,8 @@ def test_doors_and_numbers():
     serve(engine)
     manager = engine.scheduler.manager
     seq = Request("x", (1,), max_tokens=2)
-    assert manager.explain(Request("x", tuple(range(30)), n=2)) == "needs 8 blocks of 4 for its prompt and a first token, each of its 2 branches; the pool has 4"
+    told = manager.explain(Request("x", tuple(range(30)), n=2))
+    assert told == "needs 8 blocks of 4 for its prompt and a first token, each of its 2 branches; the pool has 4"
     with pytest.raises(ValueError, match="this manager recomputes"):
         manager.swap_in([])
     engine.scheduler.add(seq)
