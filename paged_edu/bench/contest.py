@@ -163,16 +163,16 @@ def row(served: Served, asked: Sequence[Asked]) -> dict[str, Any]:
     pairs = list(zip(served.times, asked, strict=True))
     last = max(served.times, key=lambda times: times[0])
     return found | {
-        "ttft_s": [_short(times[0] - one.time) for times, one in pairs],
-        "tpot_s": [_short((times[-1] - times[0]) / (len(times) - 1)) for times, _ in pairs if len(times) > 1],
-        "step_s": [_short(b - a) for a, b in pairwise(last)],
+        "ttft_s": [microseconds(times[0] - one.time) for times, one in pairs],
+        "tpot_s": [microseconds((times[-1] - times[0]) / (len(times) - 1)) for times, _ in pairs if len(times) > 1],
+        "step_s": [microseconds(b - a) for a, b in pairwise(last)],
         "steps": len(served.steps), "running": {"mean": fmean(served.running), "max": max(served.running)},
         "held": fmean(served.held) if served.held else None, "pool": fmean(served.pool) if served.pool else None, "preemptions": served.preemptions,
     }
 
 
-def _short(seconds: float) -> float:
-    """To a microsecond: a file of thousands of requests stays readable."""
+def microseconds(seconds: float) -> float:
+    """Seconds, to a microsecond: a file of thousands of requests stays readable."""
     return round(seconds, 6)
 
 

@@ -19,7 +19,7 @@ from .. import lengths
 from ..checks import integer, number, one_of
 from . import request_list
 from .contenders import Advance
-from .contest import Begin, header
+from .contest import Begin, header, microseconds
 from .http_client import AnswerError, Target
 from .request_list import Asked
 
@@ -146,9 +146,9 @@ async def load(
         async with places:
             row = await send(target, *body_of(options, model, it, i), options.timeout)
         advance(row["tokens"])
-        events = [when - begin for when in row["events"]]
-        rows[i] = {"arrival": it.time, "sent": row["sent"] - begin, "events": events, "ended": row["ended"] - begin, "tokens": row["tokens"],
-                "prompt_tokens": len(it.prompt), "error": row["error"], "text": row["text"]}
+        events = [microseconds(when - begin) for when in row["events"]]
+        rows[i] = {"arrival": it.time, "sent": microseconds(row["sent"] - begin), "events": events, "ended": microseconds(row["ended"] - begin),
+                   "tokens": row["tokens"], "prompt_tokens": len(it.prompt), "error": row["error"], "text": row["text"]}
 
     await asyncio.gather(*[one(i, it) for i, it in enumerate(asked)])
     return in_order(rows)

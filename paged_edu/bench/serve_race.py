@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psutil
+import torch
 
 from ..engine.llm import LLM
 from ..model.loader import load_spec, resolve
@@ -76,13 +77,14 @@ def measure(options: Options, result: dict[str, Any], advance: Advance, begin: B
     check(asked, spec.vocab_size, spec.max_positions)
     blocks = sum(-(-one.length // BLOCK_SIZE) + 1 for one in asked)
     flags = {"num_gpu_blocks_override": blocks, "block_size": BLOCK_SIZE, "max_num_seqs": max(256, len(asked)), "enable_prefix_caching": False}
-    part: dict[str, Any] = {"model": model, "max_model_len": positions, "num_blocks": blocks, "rounds": [], "summary": {}}
+    part: dict[str, Any] = {"model": model, "max_model_len": positions, "num_blocks": blocks, "threads": 0, "rounds": [], "summary": {}}
     result["serve"] = part
     todo = [it.__class__(it.prompt, it.n_out) for it in asked]
     command = ("--num-gpu-blocks-override", str(blocks), "--max-num-seqs", str(flags["max_num_seqs"]), "--no-prefix-caching", "--max-queue", "100000",
                "--max-body-bytes", str(2**26))
     with LLM(model, **flags) as llm, server(model, *command) as (url, taken):
         one_thread_for_small_models(llm)
+        part["threads"] = torch.get_num_threads()
         target = Target(url)
         warm = [Asked(it.prompt, 2) for it in todo[:4]]
         generated(llm, warm)
@@ -96,7 +98,7 @@ def measure(options: Options, result: dict[str, Any], advance: Advance, begin: B
             begin(f"round {number + 1}: {len(todo)} streams", tokens)
             run = asyncio.run(load(options, target, model, todo, advance))
             part["rounds"].append(_round(texts, tokens / seconds, run) | {"processor_ratio": own / (taken() - before)})
-            part["run"] = run
+            part["run"] = run | {"rows": [{name: value for name, value in row.items() if name != "text"} for row in run["rows"]]}
             part["summary"] = _summary(part["rounds"], run)
     result["complete"] = True
 

@@ -109,7 +109,7 @@ class AsyncEngine:
         raise there: ValueError, TypeError, and RuntimeError from an engine that is closed or draining. Leaving the loop drops the request.
 
         ``interval``: at least that many seconds between two outputs, but none before the first and the last; ``math.inf``: the last one only. With
-        more than 16 requests the intervals grow with their number: an output costs the event loop, and so the engine, a tenth of a millisecond.
+        more than 8 requests the intervals grow with their number: an output costs the event loop, and so the engine, a tenth of a millisecond.
         No text is made in between, which costs a small model as much as its steps. What a request grew by just before it had to step back comes
         when it goes on.
         """

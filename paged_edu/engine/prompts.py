@@ -13,6 +13,8 @@ also have a ``"cache_salt"``, a text: only requests with the same salt find each
 
 def check_ids(name: str, ids: Sequence[Any], vocab_size: int) -> None:
     """Refuse what is no token id of the model: it must never be used as an index."""
+    if {*map(type, ids)} == {int} and 0 <= min(ids) and max(ids) < vocab_size:
+        return                                              # nearly always; what follows says what is wrong, or knows numpy's integers
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int | np.integer):
             raise ValueError(f"{name} must hold token ids (integers), not {token!r}")
@@ -45,7 +47,7 @@ def tokenize(prompt: Prompt, tokenizer: Any, vocab_size: int) -> tuple[str | Non
     if not ids:
         raise ValueError("the prompt is empty: at least 1 token is needed")
     check_ids("prompt_token_ids", ids, vocab_size)
-    return None, tuple(int(token) for token in ids)
+    return None, tuple(map(int, ids))
 
 
 def salt_of(prompt: Prompt) -> str | None:

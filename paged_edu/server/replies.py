@@ -44,6 +44,11 @@ class Reply:
         }
         self._before = f"data: {_encode(self._head)[:-1]},\"choices\":["
         self._after = ('],"usage":null}' if job.include_usage else "]}") + "\n\n"
+        self._frame: tuple[str, str] | None = None
+        """What is left and right of the text in a choice that only grows; None where it comes with log-probabilities."""
+        if job.logprobs is None:
+            ends = ',"logprobs":null,"finish_reason":null,"stop_reason":null}'
+            self._frame = (',"delta":{"content":', "}" + ends) if job.chat else (',"text":', ends)
 
     # -- whole -----------------------------------------------------------------------------------------------------------------------
     def whole(self, outputs: Sequence[RequestOutput | None]) -> dict[str, Any]:
@@ -98,7 +103,13 @@ class Reply:
                 continue
             ended = done is None or done.finish_reason is not None
             if ended or (done is not None and len(done.text) > sent.characters) or (self.job.echo and not sent.begun):
-                events.append(self._event(self._choice(place, branch, output, done, sent, whole=False)))
+                if done is not None and not ended and self._frame is not None and not (self.job.echo and not sent.begun):
+                    # Most events are text that comes without anything else: as `_choice` has it, whose form was encoded once.
+                    left, right = self._frame
+                    index = place * self.job.num_choices + branch
+                    events.append(f'{self._before}{{"index":{index}{left}{_quoted(done.text[sent.characters :])}{right}{self._after}')
+                else:
+                    events.append(self._event(self._choice(place, branch, output, done, sent, whole=False)))
                 sent.begun, sent.finished = True, ended
                 if done is not None:
                     sent.tokens, sent.characters = len(done.token_ids), len(done.text)
@@ -188,6 +199,7 @@ def _detailed(known: Logprob) -> dict[str, Any]:
     return {"token": known.decoded_token or "", "logprob": known.logprob, "bytes": list(known.bytes) if known.bytes is not None else None}
 
 
+_quoted = json.encoder.encode_basestring_ascii
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 

@@ -110,6 +110,7 @@ def serve(engine: AsyncEngine, settings: Settings, sock: socket.socket) -> int:
     try:
         asyncio.run(server.serve(sockets=[sock]))
     finally:
+        gc.unfreeze()
         for number, handler in before.items():
             signal.signal(number, handler)
         service.close()
@@ -148,7 +149,7 @@ def make_server(service: Service, ready: str = "") -> uvicorn.Server:
             super().handle_exit(sig, frame)
 
     config = uvicorn.Config(
-        create_app(service), log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
+        create_app(service), log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="off", ws="none",
         timeout_graceful_shutdown=math.ceil(service.settings.drain_timeout) + LAST_WORDS,
     )
     return Draining(config)

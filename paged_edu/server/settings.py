@@ -40,7 +40,7 @@ class Settings:
     """Seconds that requests have to end after SIGTERM."""
     stream_interval: float = 0.02
     """Seconds between two events of a text, at least: faster than anybody reads, and what a fast model writes in between travels together. With more
-    than 16 requests it grows with their number (`AsyncEngine.generate`)."""
+    than 8 requests it grows with their number (`AsyncEngine.generate`)."""
     log_level: str = "info"
     log_prompts: bool = False
     no_page: bool = False

@@ -2,6 +2,7 @@
 import asyncio
 import json
 import signal
+from pathlib import Path
 
 import pytest
 from serving import serving
@@ -134,6 +135,22 @@ def test_answers_of_other_servers(answer, status, said):
             assert raised.value.status == status
 
     asyncio.run(main())
+
+
+def test_the_readme_tells_of_the_stored_races(capsys):
+    root = Path(__file__).parents[2]
+    text = (root / "README.md").read_text(encoding="utf-8")
+    for name, rounds, least, words in (
+        ("serve_cpu", 5, 0.9, "got {:.2f} times the tokens/s of `LLM.generate`"), ("serve_cpu_small", 7, 0.8, "milliseconds, {:.2f} times"),
+    ):
+        file = root / "data" / "bench" / f"{name}.json"
+        result = json.loads(file.read_text(encoding="utf-8"))
+        its = result["serve"]["summary"]
+        assert (result["complete"], its["rounds"], its["answered"], its["same_texts"]) == (True, rounds, 64, 64)
+        assert its["race"]["ratio"]["median"] >= least
+        assert words.format(its["race"]["ratio"]["median"]) in text
+        assert cli.main(["bench", "serve", "--load", str(file)]) == 0
+        assert "Equal texts: 64 of 64" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow

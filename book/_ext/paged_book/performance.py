@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from paged_edu.bench import kernels_view, memory_view, page, throughput_view
+from paged_edu.bench import kernels_view, memory_view, page, serve_view, throughput_view
 from paged_edu.bench import latency as latency_bench
 from paged_edu.bench.throughput_view import name_of, rate
 from paged_edu.words import counted
@@ -17,7 +17,7 @@ from .plots import plot
 from .tables import paragraph, pre, stored, table, where
 
 COMMANDS = {"throughput": "bench throughput", "latency": "bench latency", "fig12": "bench paper", "sharing": "bench memory",
-            "rows": "bench perplexity", "kernels": "bench kernels", "times": "bench kernels"}
+            "rows": "bench perplexity", "serve": "bench serve", "kernels": "bench kernels", "times": "bench kernels"}
 """What a stored file holds -> the command that writes such a one."""
 
 
@@ -67,6 +67,25 @@ def latency() -> str:
             paragraph(f"{where(result)}; {kind}. Stored in {path}.", small=True),
             plot(page.tokens(result), "Milliseconds a token: " + "; ".join(f"batch {row[0]}, {row[1]} {row[3]}" for row in rows)),
             table(("batch", "system", "prefill, ms", "a token, ms", "p90", "tokens/s", "speed of the first over it"), rows, "Medians", words=2),
+        ]
+    return "".join(made)
+
+
+def serving() -> str:
+    """The server against the library, of each stored race; the latencies are those of its last round."""
+    made = []
+    for path, result in stored("serve"):
+        found = result["serve"]["summary"]
+        if "race" not in found:
+            continue
+        threads = counted(result["serve"]["threads"], "thread")
+        rows = [(what, *(_ms(found[key][name]) for name in ("mean", "p50", "p90", "p99"))) for key, what in serve_view.ROWS.items() if key in found]
+        made += [
+            f"<h3>{escape(serve_view.title(result))}</h3>",
+            paragraph(f"{where(result)}; {threads}. Stored in {path}.", small=True),
+            *(paragraph(line) for line in serve_view.sentences(result)),
+            table(("ms", "mean", "p50", "p90", "p99"), rows, "What clients of the last round saw, from when a request came"),
+            plot(serve_view.timeline(result), "Each request of the last round: it waits for its first token, and is answered"),
         ]
     return "".join(made)
 
