@@ -13,7 +13,7 @@ also have a ``"cache_salt"``, a text: only requests with the same salt find each
 
 def check_ids(name: str, ids: Sequence[Any], vocab_size: int) -> None:
     """Refuse what is no token id of the model: it must never be used as an index."""
-    if {*map(type, ids)} == {int} and 0 <= min(ids) and max(ids) < vocab_size:
+    if {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < vocab_size:
         return                                              # nearly always; what follows says what is wrong, or knows numpy's integers
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int | np.integer):
