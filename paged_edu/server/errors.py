@@ -43,6 +43,15 @@ def retry(status: int, message: str, seconds: int, code: str) -> ApiError:
     return ApiError(status, message, code=code, headers={"Retry-After": str(seconds)})
 
 
+def stopping(headers: Mapping[str, str] | None = None) -> ApiError:
+    said = "the server is stopping: it finishes the requests that it has and takes no new ones"
+    return ApiError(503, said, code="draining", headers={"Retry-After": "5", **(headers or {})})
+
+
+def stopped() -> ApiError:
+    return ApiError(503, "the server was stopped before this request had ended", code="stopped", headers={"Connection": "close"})
+
+
 def refusal(error: ValueError | TypeError) -> ApiError:
     """What the engine or the parameters refused: the client's mistake, in the words that say value and limit."""
     code = "unsupported_value" if isinstance(error, UnsupportedError) else None

@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +16,7 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import ApiError, mistake
+from .errors import ApiError, mistake, stopped, stopping
 from .settings import Settings
 from .sse import ClientGoneError
 
@@ -43,6 +44,16 @@ class Gate:
         self._app, self._settings, self._paths = app, settings, known_paths
         self._keys = [_digest(key.encode()) for key in settings.api_key]
         self.answered: Counter[tuple[str, str, int]] = Counter()
+        self.reading: set[asyncio.Timeout] = set()
+        """Of bodies that have not come: how long they may take."""
+        self.stopping = False
+
+    def stop_reading(self) -> None:
+        """The server stops: whoever still sends a body is told so now, since nobody will read it."""
+        self.stopping = True
+        for waiting in self.reading:
+            if not waiting.expired():
+                waiting.reschedule(0.0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,7 +63,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        request = _Request(scope, receive, send, headers, self._settings.max_body_bytes)
+        request = _Request(self, scope, receive, send, headers, self._settings.max_body_bytes)
         try:
             self._check(scope["path"], headers)
             request.check_length()
@@ -61,6 +72,10 @@ class Gate:
             await request.refuse(error)
         except ClientGoneError:
             request.status = 499
+        except asyncio.CancelledError:                      # a third Ctrl-C, or nothing has helped for too long
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await request.refuse(stopped())
         except Exception as error:
             logger.error("%s failed", request.id, exc_info=error)
             await request.refuse(mistake(request.id))
@@ -96,7 +111,7 @@ def _too_large(limit: int) -> ApiError:
 class _Request:
     """One request on its way: counts its body, and gives the answer its id."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, headers: Headers, limit: int) -> None:
+    def __init__(self, gate: Gate, scope: Scope, receive: Receive, send: Send, headers: Headers, limit: int) -> None:
         asked = headers.get("x-request-id", "")
         self.id = asked if _ID.fullmatch(asked) else uuid4().hex
         self.notes: dict[str, Any] = {}
@@ -104,7 +119,7 @@ class _Request:
         scope["state"]["notes"] = self.notes
         self.status = 0
         self._scope, self._receive, self._send, self._headers, self._limit = scope, receive, send, headers, limit
-        self._begin = time.monotonic()
+        self._gate, self._begin = gate, time.monotonic()
         self._size, self._whole = 0, False
 
     def check_length(self) -> None:
@@ -116,17 +131,23 @@ class _Request:
         if self._scope["method"] == "POST":
             kind = self._headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":      # a page in somebody's browser may send other types here without asking
-                raise ApiError(415, f"the body must be application/json, not {ascii(kind) if kind else 'without a content type'}")
+                raise ApiError(415, f"the body must be application/json, not {ascii(kind[:80]) if kind else 'without a content type'}")
 
     async def receive(self) -> Message:
         if self._whole:
             return await self._receive()
+        waiting = asyncio.timeout(0.0 if self._gate.stopping else max(0.0, self._begin + BODY_SECONDS - time.monotonic()))
         try:
-            async with asyncio.timeout(max(0.0, self._begin + BODY_SECONDS - time.monotonic())):
+            async with waiting:
+                self._gate.reading.add(waiting)
                 message = await self._receive()
         except TimeoutError:
+            if self._gate.stopping:
+                raise BodyError(stopping({"Connection": "close"})) from None
             said = f"the body did not arrive within {BODY_SECONDS:g} seconds"
             raise BodyError(ApiError(408, said, code="body_timeout", headers={"Connection": "close"})) from None
+        finally:
+            self._gate.reading.discard(waiting)
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
             self._whole = not message.get("more_body", False)
@@ -154,4 +175,4 @@ class _Request:
         level = logging.DEBUG if self._scope["path"] in ("/health", "/metrics") and self.status == 200 else logging.INFO
         notes = "".join(f" {name}={value}" for name, value in self.notes.items())
         seconds = time.monotonic() - self._begin
-        logger.log(level, "%s %s %s %d %.3fs%s", self.id, self._scope["method"], ascii(self._scope["path"])[1:-1], self.status, seconds, notes)
+        logger.log(level, "%s %s %s %d %.3fs%s", self.id, self._scope["method"], ascii(self._scope["path"][:500])[1:-1], self.status, seconds, notes)

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import warnings
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -124,6 +125,10 @@ def make_server(service: Service, ready: str = "") -> uvicorn.Server:
     import uvicorn
 
     from .app import create_app
+    from .connection import Connection
+    from .sse import LAST_WORD
+
+    app = create_app(service)
 
     class Draining(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -133,23 +138,36 @@ def make_server(service: Service, ready: str = "") -> uvicorn.Server:
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             late = asyncio.get_running_loop().call_later(service.settings.drain_timeout, service.cut_off)
+            hanging_up = asyncio.ensure_future(self._hang_up())
+            app.stop_reading()
             try:
                 await super().shutdown(sockets)
             finally:
                 late.cancel()
+                hanging_up.cancel()
+
+        async def _hang_up(self) -> None:
+            """Once those who are cut off have had the time to be told: whoever reads nothing is not waited for."""
+            while not service.engine.closed:
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(LAST_WORD)
+            for connection in tuple(self.server_state.connections):
+                connection.transport.abort()
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """At once: no new request is taken while uvicorn lets the others end. A second Ctrl-C ends them, a third does not even tell them."""
             if not service.draining:
-                note(f"{signal.Signals(sig).name}: no new requests; {counted(service.in_flight, 'prompt')} in flight may end, Ctrl-C cuts them off")
                 service.drain()
+                open_ = counted(service.in_flight, "prompt")
+                with suppress(Exception):                   # nobody may read stderr any more, or the signal has interrupted who writes it
+                    note(f"{signal.Signals(sig).name}: no new requests; {open_} in flight may end, Ctrl-C cuts them off")
             elif sig == signal.SIGINT and not service.cut:
                 service.cut_off()
                 return
             super().handle_exit(sig, frame)
 
     config = uvicorn.Config(
-        create_app(service), log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="off", ws="none",
+        app, http=Connection, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="off", ws="none",
         timeout_graceful_shutdown=math.ceil(service.settings.drain_timeout) + LAST_WORDS,
     )
     return Draining(config)

@@ -16,7 +16,7 @@ from ..engine.outputs import RequestOutput
 from ..engine.prompts import tokenize
 from ..sampling.beam import BeamSearchParams
 from ..sampling.params import SamplingParams
-from .errors import ApiError, mistake, refusal, retry
+from .errors import ApiError, mistake, refusal, retry, stopped, stopping
 from .metrics import EngineStats, RequestStats
 from .params import Job, Prompt, check_size, parameters, plain_messages, prompts_of, shown_logprobs, wanted_tokens
 from .replies import Reply, event
@@ -42,6 +42,8 @@ class Service:
         self._unwatch = engine.watch_steps(self.engine_stats)
         self.in_flight = 0
         """Prompts that were accepted, and neither answered nor dropped."""
+        self._ended = 0
+        """Of those, the ones that the engine has finished: others of their request have not ended, or a client reads slowly."""
         self.draining = self.cut = False
         self.failure: str | None = None
         """Why the engine is not asked any more, until it has answered a probe."""
@@ -67,7 +69,7 @@ class Service:
 
     def check_open(self) -> None:
         if self.draining or self.engine.closed:
-            raise retry(503, "the server is stopping: it finishes the requests that it has and takes no new ones", 5, "draining")
+            raise stopping()
         if self.failure:
             raise retry(503, "the engine has failed and does not answer yet; the server's log says why", 5, "engine_failed")
 
@@ -80,7 +82,7 @@ class Service:
         """Places for ``count`` prompts, or 429: a queue that only grows answers nobody in time."""
         if count > self.settings.max_prompts:
             raise ApiError(400, f"prompt has {count} prompts; this server takes at most {self.settings.max_prompts} in one request", param="prompt")
-        waiting = max(0, self.in_flight - self.engine.num_running_requests)
+        waiting = max(0, self.in_flight - self._ended - self.engine.num_running_requests)
         if waiting + count > self.settings.max_queue:
             mean = self.stats.whole.sum / self.stats.finished if self.stats.finished else 1.0
             seconds = max(1, min(60, math.ceil(mean)))
@@ -219,9 +221,11 @@ class Service:
                 raise ApiError(500, "the engine had to end this request: the model gave numbers that are not finite", code="request_aborted")
             self.stats.last(output)
             job.ended += 1
+            self._ended += 1
 
     def ended(self, job: Job, num_prompts: int) -> None:
         """Count what became of the prompts that have not ended."""
+        self._ended -= job.ended
         if job.failed:
             self.stats.failed += num_prompts - job.ended
         else:
@@ -235,7 +239,7 @@ class Service:
             return ApiError(504, f"no answer within {self.settings.request_timeout:g} seconds, this server's limit", code="request_timeout")
         if isinstance(error, RequestFailedError):
             if self.engine.closed:
-                return ApiError(503, "the server was stopped before this request had ended", code="stopped")
+                return stopped()
             if error.__cause__ is not None:
                 self._failed(error.__cause__)
             return ApiError(500, "the engine failed in the middle of this request; the server's log says why", code="engine_failed")

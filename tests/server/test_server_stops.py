@@ -1,7 +1,12 @@
 """The server as a process: it starts from the command line, ends by SIGTERM, and loses no request that it has accepted."""
 import asyncio
 import json
+import re
 import signal
+import socket
+import subprocess
+import sys
+import time
 from urllib.request import urlopen
 
 import httpx
@@ -113,6 +118,50 @@ def test_a_second_ctrl_c_cuts_off_and_tells():
         log = "".join(served.lines)
         assert "0 prompts answered, 0 dropped, 120 failed" in log, log
         assert "Traceback" not in log
+
+
+@pytest.mark.slow
+def test_a_client_that_reads_nothing_is_not_waited_for():
+    """Nor is one that sends no body: after the second Ctrl-C there are seconds for the last words, whatever the drain timeout."""
+    with process("--drain-timeout", "600") as served:
+        body = {"model": "tiny-shakespeare", "prompt": ["x"] * 20, "n": 6, "max_tokens": 500, "ignore_eos": True, "stream": True, "logprobs": 20}
+        data = json.dumps(body).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        with socket.socket() as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            raw.connect(("127.0.0.1", int(served.url.rsplit(":", 1)[1])))
+            raw.sendall(head.encode() + data)
+            time.sleep(3)                                   # until every buffer is full
+            for _ in range(2):
+                served.child.send_signal(signal.SIGINT)
+                time.sleep(0.2)
+            assert served.child.wait(25) == 0
+        served.reader.join(10)
+        assert "Traceback" not in "".join(served.lines)
+
+
+@pytest.mark.slow
+def test_a_signal_while_nobody_reads_stderr_any_more():
+    """As in ``paged-edu serve 2>&1 | head``: what is said of the signal cannot be said, and the requests are answered."""
+    command = [sys.executable, "-m", "paged_edu", "serve", "--port", "0", *OPTIONS, "--log-level", "error"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            url = next(found[1] for line in child.stderr if (found := re.search(r" at (http://\S+)/v1", line)))
+            child.stderr.close()
+            body = {"model": "tiny-shakespeare", "prompt": ["x"] * 40, "max_tokens": 200, "ignore_eos": True}
+
+            async def main():
+                async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+                    task = asyncio.create_task(client.post("/v1/completions", json=body))
+                    while (await client.get("/health")).json()["in_flight"] < 40:
+                        pass
+                    child.send_signal(signal.SIGTERM)
+                    return await task
+
+            assert len(asyncio.run(main()).json()["choices"]) == 40
+            child.wait(30)
+        finally:
+            child.kill()
 
 
 @pytest.mark.slow
