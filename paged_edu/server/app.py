@@ -142,7 +142,7 @@ async def _generate(service: Service, request: Request, body: CompletionRequest 
         _note_end(notes, service, reply)
 
     if job.stream:
-        return EventStream(lambda write: service.stream(streams, reply, deadline, write), release, {})
+        return EventStream(lambda write: service.stream(streams, reply, deadline, write), release)
     try:
         return Json(reply.whole(await while_connected(request.receive, service.whole(job, streams, deadline))))
     finally:

@@ -63,8 +63,8 @@ class Job:
         return params.num_returned if isinstance(params, BeamSearchParams) else params.n
 
 
-def check_size(body: CompletionRequest | ChatRequest) -> None:
-    """Limits of the interface that the engine does not have. Raises ApiError."""
+def check_body(body: CompletionRequest | ChatRequest) -> None:
+    """What the interface limits or refuses and the engine does not know of. Raises ApiError."""
     stops = 1 if isinstance(body.stop, str) else len(body.stop or ())
     if stops > MAX_STOPS:
         raise ApiError(400, f"stop has {stops} texts; at most {MAX_STOPS} are looked for", param="stop")

@@ -141,7 +141,8 @@ def make_server(service: Service, ready: str = "") -> uvicorn.Server:
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """At once: no new request is taken while uvicorn lets the others end. A second Ctrl-C ends them, a third does not even tell them."""
             if not service.draining:
-                note(f"{signal.Signals(sig).name}: no new requests; {counted(service.in_flight, 'prompt')} in flight may end, Ctrl-C cuts them off")
+                open_ = f"; {counted(service.in_flight, 'prompt')} in flight may end, Ctrl-C cuts them off" if service.in_flight else ""
+                note(f"{signal.Signals(sig).name}: no new requests{open_}")
                 service.drain()
             elif sig == signal.SIGINT and not service.cut:
                 service.cut_off()

@@ -18,11 +18,11 @@ from ..sampling.beam import BeamSearchParams
 from ..sampling.params import SamplingParams
 from .errors import ApiError, mistake, refusal, retry
 from .metrics import EngineStats, RequestStats
-from .params import Job, Prompt, check_size, parameters, plain_messages, prompts_of, shown_logprobs, wanted_tokens
+from .params import Job, Prompt, check_body, parameters, plain_messages, prompts_of, shown_logprobs, wanted_tokens
 from .replies import Reply, event
 from .schemas import ChatRequest, CompletionRequest
 from .settings import Settings
-from .sse import Write
+from .sse import LAST_WORD, Write
 
 PROBES = (0.5, 30.0)
 """Seconds until the engine is tried again after it has failed, at first and at most; doubled each time."""
@@ -90,14 +90,17 @@ class Service:
     # -- what it asks ----------------------------------------------------------------------------------------------------------------
     async def completion(self, body: CompletionRequest) -> Job:
         """Raises ApiError, ValueError or TypeError for what is wrong with it."""
-        check_size(body)
+        check_body(body)
         prompts = [await self._tokenized(prompt) for prompt in prompts_of(body)]
         echo, only_echo = bool(body.echo), body.max_tokens == 0 and bool(body.echo)
         return self._job(body, prompts, echo=echo, only_echo=only_echo)
 
     async def chat(self, body: ChatRequest) -> Job:
-        check_size(body)
+        check_body(body)
         messages = plain_messages(body.messages)
+        tokenizer = self.engine.tokenizer
+        if self.template is None and not getattr(tokenizer, "chat_template", None):
+            raise ApiError(400, "this model has no chat template: ask /v1/completions, or give the server one with --chat-template FILE")
         options = {"add_generation_prompt": body.add_generation_prompt, "continue_final_message": body.continue_final_message}
         if body.continue_final_message and body.add_generation_prompt is None:
             options["add_generation_prompt"] = False
@@ -208,7 +211,7 @@ class Service:
                 logger.error("%s failed", reply.job.request_id, exc_info=error)
                 told = mistake(reply.job.request_id)
             with suppress(TimeoutError):                    # a client that reads nothing is not waited for
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(LAST_WORD):
                     await write(event(told.body()), last=True)
 
     def _first_and_last(self, job: Job, output: RequestOutput, *, first: bool) -> None:
