@@ -34,6 +34,8 @@ class Target:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"--url must be an address such as http://127.0.0.1:8000, not {self.url!r}")
+        if parts.username or parts.password:
+            raise ValueError("--url has a user's name or password in it, which would not be sent: give a key with --api-key")    # nor repeated here
 
     @property
     def base(self) -> str:

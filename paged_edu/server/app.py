@@ -137,7 +137,7 @@ async def _generate(service: Service, request: Request, body: CompletionRequest 
         """The request needs nothing any more: what the engine still has of it goes after its step."""
         for stream in streams:
             stream.drop()
-        service.ended(job, len(streams))
+        service.ended(job, streams)
         places.leave()
         _note_end(notes, service, reply)
 

@@ -48,6 +48,8 @@ class Job:
     cache_salt: str | None = None
     user: str | None = None
     messages: list[dict[str, Any]] = field(default_factory=list)
+    begun: set[int] = field(default_factory=set)
+    """Prompts of which an output has been read, by their places."""
     ended: int = 0
     """Prompts whose last output has come."""
     failed: bool = False
