@@ -94,7 +94,8 @@ def test_a_workload_file_and_the_key(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--url", "localhost:8000"], "--url must be an address"), (["--url", "http://me:secret@127.0.0.1"], "--url has a user's name or password in it"), (["--rate", "0"], "--rate must be above 0"),
+    (["--url", "localhost:8000"], "--url must be an address"), (["--url", "http://me:secret@127.0.0.1"], "--url has a user's name or password in it"),
+    (["--rate", "0"], "--rate must be above 0"),
     (["--requests", "0"], "--requests must be"),
     (["--url", "http://127.0.0.1:9"], "no connection to http://127.0.0.1:9: refused\n"), (["--dataset", "x"], "--dataset must be one of"),
     (["--against-llm", "--rate", "3"], "--rate has no meaning beside --against-llm"), (["--workload", "/nowhere"], "No such file"),
