@@ -34,6 +34,8 @@ class Target:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"--url must be an address such as http://127.0.0.1:8000, not {self.url!r}")
+        if parts.username or parts.password:
+            raise ValueError("--url has a user's name or password in it, which would not be sent: give a key with --api-key")    # nor repeated here
 
     @property
     def base(self) -> str:
@@ -49,7 +51,8 @@ class Target:
                 parts.hostname, parts.port or (443 if secure else 80), ssl=ssl.create_default_context() if secure else None, limit=LIMIT,
             )
         except OSError as error:
-            raise AnswerError(0, f"no connection to {self.url}: {error.strerror or error}") from error
+            said = "refused" if isinstance(error, ConnectionRefusedError) else error.strerror or error
+            raise AnswerError(0, f"no connection to {self.url}: {said}") from error
 
     def head(self, method: str, path: str, length: int) -> bytes:
         lines = [f"{method} {self.base}{path} HTTP/1.1", f"Host: {urlsplit(self.url).netloc.rpartition('@')[2]}", "Connection: close",
@@ -66,7 +69,7 @@ class Target:
             _, body = await _answer(reader)
             text = b"".join([part async for part in body])
         except _LOST as error:
-            raise AnswerError(0, f"the connection was lost: {type(error).__name__}") from error
+            raise _unread(error) from error
         finally:
             writer.close()
         try:
@@ -95,12 +98,17 @@ class Target:
                         yield event
             raise AnswerError(0, "the stream ended without [DONE]")
         except _LOST as error:
-            raise AnswerError(0, f"the connection was lost: {type(error).__name__}") from error
+            raise _unread(error) from error
         finally:
             writer.close()
 
 
 _LOST = (OSError, EOFError, asyncio.LimitOverrunError, ValueError)
+
+
+def _unread(error: Exception) -> AnswerError:
+    what = "the connection was lost" if isinstance(error, OSError | EOFError) else "the answer cannot be read"
+    return AnswerError(0, f"{what}: {type(error).__name__}")
 
 
 async def _answer(reader: asyncio.StreamReader) -> tuple[dict[str, str], AsyncIterator[bytes]]:

@@ -1,4 +1,4 @@
-"""The requests of `paged-edu bench throughput`: read from a workload file, or drawn from the paper's histograms (Paper §6.1).
+"""The requests of `paged-edu bench throughput` and `bench serve`: read from a workload file, or drawn from the paper's histograms (Paper §6.1).
 
 A workload file is a JSON list with an object a request: ``[{"prompt": [token ids], "n_out": tokens to generate}, ...]``. ``"time"`` [s] may say when
 it comes; without one all are there from the start.

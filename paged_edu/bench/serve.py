@@ -228,11 +228,15 @@ def middle(values: Sequence[float]) -> dict[str, float]:
 
 
 def run(options: Options, json_file: Path | None = None, html_file: Path | None = None, load_file: Path | None = None) -> int:
-    """Measure (or load what an earlier run wrote), print, and write the files that were asked for."""
+    """Measure (or load what an earlier run wrote), print, and write the files that were asked for. 1: nobody was answered."""
     from . import contest_run, serve_view
 
+    answered = True
+
     def measured(result: dict[str, Any], advance: Advance, begin: Begin) -> None:
+        nonlocal answered
         measure(options, result, advance, begin)
+        answered = result["serve"]["summary"]["answered"] > 0
 
     files = {"--json": json_file, "--html": html_file}
-    return contest_run.run("serve", options, measured, serve_view.show, {"--html": serve_view.write}, files, load_file)
+    return contest_run.run("serve", options, measured, serve_view.show, {"--html": serve_view.write}, files, load_file) or int(not answered)

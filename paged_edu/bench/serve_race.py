@@ -79,7 +79,7 @@ def measure(options: Options, result: dict[str, Any], advance: Advance, begin: B
     flags = {"num_gpu_blocks_override": blocks, "block_size": BLOCK_SIZE, "max_num_seqs": max(256, len(asked)), "enable_prefix_caching": False}
     part: dict[str, Any] = {"model": model, "max_model_len": positions, "num_blocks": blocks, "threads": 0, "rounds": [], "summary": {}}
     result["serve"] = part
-    todo = [it.__class__(it.prompt, it.n_out) for it in asked]
+    todo = [Asked(it.prompt, it.n_out) for it in asked]
     command = ("--num-gpu-blocks-override", str(blocks), "--max-num-seqs", str(flags["max_num_seqs"]), "--no-prefix-caching", "--max-queue", "100000",
                "--max-body-bytes", str(2**26))
     with LLM(model, **flags) as llm, server(model, *command) as (url, taken):

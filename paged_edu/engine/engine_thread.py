@@ -28,8 +28,8 @@ from .prepared import PreparedRequest, check_request_id
 
 T = TypeVar("T")
 UNHURRIED = 8
-"""Requests up to which each gets its outputs at the interval that it asked for; with more the intervals grow, and the event loop's work doesn't. At the
-server's 20 ms that is 400 outputs a second, each of which holds the interpreter for up to 0.1 ms, while the engine waits."""
+"""Requests up to which each gets its outputs at the interval that it asked for. With more the intervals grow, and the event loop's work does not: at
+the server's 20 ms it makes 400 outputs a second, each of which holds the interpreter for up to 0.1 ms, while the engine waits."""
 Item = tuple[Reader, RequestOutput | None, BaseException | None]
 logger = logging.getLogger(__name__)
 

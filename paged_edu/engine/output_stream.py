@@ -113,6 +113,8 @@ class OutputStream(AsyncIterator[RequestOutput]):
         self._prepare, self._quick, self._interval = prepare, quick, interval
         self._reader: Reader | None = None
         self._awaited = self._over = False
+        self.prepared: PreparedRequest | None = None
+        """The request, once it has been checked: the engine keeps the times in its ``metrics``, whether or not an output is read."""
         if not interval >= 0:
             raise ValueError(f"interval must be at least 0 seconds, not {interval!r}")
 
@@ -160,6 +162,7 @@ class OutputStream(AsyncIterator[RequestOutput]):
         self._thread.reserve(reader, self._request_id, asyncio.get_running_loop())
         self._request_id = reader.request_id
         prepared = self._prepare(reader.request_id) if self._quick else await asyncio.to_thread(self._prepare, reader.request_id)
+        self.prepared = prepared
         self._thread.add(reader, prepared)
         return reader
 

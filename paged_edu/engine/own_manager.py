@@ -7,7 +7,10 @@ Two sets of books are kept, the subclass's and these. A block that is given out 
 """
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from itertools import islice
 from typing import Any
 
 from ..checks import own_class
@@ -65,7 +68,10 @@ class OwnManager:
             most = max(most, request.n * self._first(request))
         if most > self.num_blocks:
             return AllocStatus.NEVER
-        return AllocStatus.OK if need <= self.num_free() else AllocStatus.LATER
+        if need <= self._num_free():
+            return AllocStatus.OK
+        self.check()                            # for blocks that are lost one would wait for ever
+        return AllocStatus.LATER
 
     def _first(self, request: Request) -> int:
         """Blocks of a branch with its prompt and one token."""
@@ -87,15 +93,17 @@ class OwnManager:
 
     def _take(self, seq: Sequence, count: int) -> list[int] | None:
         """What the subclass gives, after a look at it."""
-        before = self.num_free()
+        before = self._num_free()
         got = self.take(count)
         name = type(self).__name__
         if got is None:
             if self.num_free() != before:
                 raise IntegrityError(f"{name}.take({count}) said None and kept {before - self.num_free()} of {before} free blocks: all or nothing")
             return None
-        blocks = list(got)
-        if len(blocks) != count or len({*blocks}) != count:
+        if not isinstance(got, Iterable):
+            raise IntegrityError(f"{name}.take({count}) gave {got!r}: a list of {count} blocks was wanted, or None")
+        blocks = list(islice(got, count + 1))
+        if len(blocks) != count or len({*map(repr, blocks)}) != count:
             raise IntegrityError(f"{name}.take({count}) gave {blocks}: {count} different blocks were wanted")
         for block in blocks:
             if type(block) is not int or not 0 <= block < self.num_blocks:
@@ -104,6 +112,14 @@ class OwnManager:
                 raise IntegrityError(f"{name}.take({count}) gave block {block}, which sequence {self._owner[block]} has")
         self._owner |= dict.fromkeys(blocks, seq.seq_id)
         return blocks
+
+    def _num_free(self) -> int:
+        """What the subclass says, if it is a number."""
+        said = self.num_free()
+        try:
+            return operator.index(said)
+        except TypeError:
+            raise IntegrityError(f"{type(self).__name__}.num_free() gave {said!r}: a number of blocks was wanted") from None
 
     def _append(self, seq: Sequence, new: list[int]) -> None:
         table = self._tables[seq.seq_id]
@@ -122,7 +138,8 @@ class OwnManager:
             max(0, num_blocks_for(seq.num_computed_tokens + count + lookahead, self.block_size) - len(self._tables[seq.seq_id])) if count else 0
             for seq, count in zip(seqs, num_new, strict=True)
         ]
-        if sum(missing) > self.num_free():
+        if sum(missing) > self._num_free():
+            self.check()
             return None
         grown: list[tuple[Sequence, list[int]]] = []
         for seq, count in zip(seqs, missing):
@@ -202,9 +219,9 @@ class OwnManager:
         )
 
     def check(self) -> None:
-        held = len(self._owner)
-        if self.num_free() + held != self.num_blocks:
-            raise IntegrityError(f"{self.num_free()} free blocks and {held} in tables are not the {self.num_blocks} of the pool")
+        free, held = self._num_free(), len(self._owner)
+        if free + held != self.num_blocks:
+            raise IntegrityError(f"{free} free blocks and {held} in tables are not the {self.num_blocks} of the pool")
 
 
 def check_manager(manager: Any) -> None:

@@ -4,10 +4,15 @@ Nothing is run here. A lesson's views, models and servers are left out this way,
 list that another cell fills), it says so, and the whole notebook is run instead, from the top to the call.
 """
 from __future__ import annotations
+import __future__
 
 import ast
+import io
+import re
 import symtable
-from collections.abc import Iterator, Sequence
+import textwrap
+import tokenize
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 MOST_TRIED = 4
@@ -54,15 +59,49 @@ class Slice:
 
 
 def without_magic(source: str) -> str:
-    """A cell as Python: IPython's own lines (``%time``, ``!ls``, ``?name``) become empty ones."""
-    lines = source.splitlines()
-    if lines and lines[0].startswith("%%") and not lines[0].startswith(("%%time", "%%capture", "%%prun")):
-        return ""                                           # a cell of another language
+    """A cell as Python. Of IPython's own lines, ``%time f()`` is ``f()``, ``a = !ls`` is ``a = None``, and others (``!ls``, ``?name``) do nothing."""
     try:
         ast.parse(source)
+        return source
     except SyntaxError:
-        return "\n".join("" if line.lstrip().startswith(("%", "!", "?")) else line for line in lines)
-    return source
+        lines = textwrap.dedent(source).strip("\n").split("\n")
+    if lines[0].startswith("%%"):
+        if not lines[0].startswith(("%%time", "%%capture", "%%prun")):
+            return ""                                       # a cell of another language
+        lines[0] = ""
+    skipped = source[: len(source) - len(source.lstrip("\n"))]            # so that lines keep their numbers
+    kept: list[str] = []
+    goes_on = False
+    for line in lines:
+        line = line.rstrip("\r")
+        own = _OWN_LINE.match(line)
+        if own is not None and not goes_on and _is_within("\n".join(kept)):
+            own = None
+        if goes_on:                                         # of a line that is left out
+            kept.append("")
+            goes_on = line.endswith("\\")
+        elif own is None:
+            kept.append(line)
+        else:
+            does = own["timed"] or (f"{own['target']} = None" if own["target"] else "pass" if own["indent"] else "")
+            kept.append(own["indent"] + does)
+            goes_on = line.endswith("\\") and not own["timed"]
+    return skipped + "\n".join(kept)
+
+
+_OWN_LINE = re.compile(
+    r"(?P<indent>\s*)(?:%time\s+(?P<timed>[^-\s].*)|(?P<target>[A-Za-z_][\w.,\[\] ]*?)\s*=\s*(?:!|%[A-Za-z]).*|[%!?].*|%{0,2}[\w.*]+\?{1,2}\s*$)"
+)
+
+
+def _is_within(source: str) -> bool:
+    """Whether a bracket or a text in three quotes is open at the end."""
+    try:
+        for _ in tokenize.generate_tokens(io.StringIO(source + "\n").readline):
+            pass
+    except (tokenize.TokenError, SyntaxError) as error:
+        return "EOF in multi-line" in str(error) or "unterminated triple-quoted" in str(error)
+    return False
 
 
 def statements_of(cells: Sequence[tuple[int, str]]) -> tuple[list[Statement], dict[int, str]]:
@@ -82,7 +121,7 @@ def statements_of(cells: Sequence[tuple[int, str]]) -> tuple[list[Statement], di
 
 
 def _statement(number: int, node: ast.stmt) -> Statement:
-    changes = {name for inner in _at_top(node) for name in _changed(inner)}
+    changes = {name for inner in _at_top(node) for name in _changed(inner)} | {*_registered(node)}
     try:
         table = symtable.symtable(ast.unparse(node), f"cell {number}", "exec")
         binds = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
@@ -113,8 +152,12 @@ def _changed(node: ast.AST) -> Iterator[str]:
     targets: list[ast.expr] = []
     if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
         targets = [node]
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
-        targets = [node.value.func]
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        called = node.value.func
+        if isinstance(called, ast.Attribute | ast.Call):    # of ``f.register(int)(g)`` it is f
+            targets = [called]
+        elif isinstance(called, ast.Name) and called.id in ("setattr", "delattr"):
+            targets = node.value.args[:1]
     for target in targets:
         root: ast.expr = target
         while isinstance(root, ast.Attribute | ast.Subscript | ast.Call):
@@ -123,22 +166,43 @@ def _changed(node: ast.AST) -> Iterator[str]:
             yield root.id
 
 
+def _registered(node: ast.stmt) -> Iterator[str]:
+    """``f`` of ``@f.register``: the function that comes below becomes a part of it."""
+    for decorator in getattr(node, "decorator_list", []):
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if isinstance(called, ast.Attribute) and called.attr == "register" and isinstance(called.value, ast.Name):
+            yield called.value.id
+
+
+def future_flags(found: Sequence[Statement]) -> int:
+    """What ``from __future__ import ...`` among the statements means to the compiler."""
+    nodes = [s.node for s in found if isinstance(s.node, ast.ImportFrom) and s.node.module == "__future__"]
+    features = {alias.name for node in nodes for alias in node.names if alias.name in __future__.all_feature_names}
+    return sum({getattr(__future__, name).compiler_flag for name in features})
+
+
 def candidates(found: Sequence[Statement], exercise: str, function: str) -> list[Candidate]:
-    """What is given to `check` for ``exercise``, best first.
+    """What is given to `check` for ``exercise``, best first: that is ``function`` at the end, if it is written again below those calls.
 
     Without such a call, ``function`` as it is at the end, if it is there at all and the notebook is not one of another lesson.
     """
-    checked = [(i, *pair) for i, statement in enumerate(found) for node in _at_top(statement.node) if (pair := _checked(node)) is not None]
+    imports = [s.node for s in found if isinstance(s.node, ast.ImportFrom)]
+    known = {"check", *(alias.asname for node in imports for alias in node.names if alias.name == "check" and alias.asname)}
+    checked = [(i, *pair) for i, statement in enumerate(found) for node in _at_top(statement.node) if (pair := _checked(node, known)) is not None]
     calls = [Candidate(i, found[i].cell, ast.unparse(argument)) for i, name, argument in checked if name == exercise]
     lessons = {name.partition(".")[0] for _, name, _ in checked}
     named = [call for call in calls if call.expression == function]
-    if not named and lessons <= {exercise.partition(".")[0]} and (bound := [s for s in found if function in s.binds]):
-        named = [Candidate(len(found), bound[-1].cell, function)]
+    if not named and lessons <= {exercise.partition(".")[0]} and (makers := [s for s in found if function in s.binds]):
+        named = [Candidate(len(found), makers[-1].cell, function)]
     others = [call for call in calls if call.expression != function]
-    return [*named[::-1], *others[::-1]][:MOST_TRIED]
+    best_first = [*named[::-1], *others[::-1]]
+    bound = [i for i, s in enumerate(found) if function in s.binds]
+    if calls and bound and bound[-1] > max(call.end for call in calls):     # whose call of `check` was run once more, above
+        best_first.insert(0, Candidate(len(found), found[bound[-1]].cell, function))
+    return best_first[:MOST_TRIED]
 
 
-def _checked(call: ast.AST) -> tuple[str, ast.expr] | None:
+def _checked(call: ast.AST, known: Container[str]) -> tuple[str, ast.expr] | None:
     """("03.a", fn) of ``check("03.a", fn)``."""
     if not isinstance(call, ast.Call):
         return None
@@ -146,7 +210,7 @@ def _checked(call: ast.AST) -> tuple[str, ast.expr] | None:
     given: dict[str | None, ast.expr] = {keyword.arg: keyword.value for keyword in call.keywords}
     given |= dict(zip(("name", "function"), call.args))
     name, function = given.get("name"), given.get("function")
-    if called != "check" or function is None or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+    if called not in known or function is None or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
         return None
     return name.value, function
 

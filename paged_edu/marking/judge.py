@@ -208,6 +208,6 @@ def _error_type(name: str) -> type[Exception]:
     known = getattr(builtins, name, None)
     if known is KeyError:                                   # which would quote a text that is quoted already
         return type(name, (KeyError,), {"__str__": Exception.__str__})
-    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, UnicodeError | OSError | ImportError):
+    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, UnicodeError | OSError | ImportError | ExceptionGroup):
         return known
     return type(wire.type_name(name), (Exception,), {})

@@ -11,6 +11,7 @@ import os
 import pickle
 import queue
 import shutil
+import signal
 import site
 import subprocess
 import sys
@@ -181,14 +182,11 @@ class Process:
 
     def close(self) -> None:
         """Kill it and what it has started, and remove its folder."""
-        for _ in range(3):                                  # a fork may run away between looking and killing
-            strays = [child for child in _children() if child.pid not in self._others]
-            if not strays:
+        end = time.monotonic() + 5
+        while strays := [child for child in _children() if child.pid not in self._others]:
+            _kill(strays)
+            if time.monotonic() > end:                      # one who forks faster than anybody can look
                 break
-            for stray in strays:
-                with contextlib.suppress(psutil.Error):
-                    stray.kill()
-            psutil.wait_procs(strays, timeout=5)
         self._process.kill()
         self._process.wait()
         for _ in range(20):                                 # it ends with the pipe, unless somebody who escaped holds the other end
@@ -203,6 +201,21 @@ class Process:
                 if pipe is not None:
                     pipe.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _kill(strays: list[psutil.Process]) -> None:
+    """Kill them with their process groups: a group is hit at once, even one in which each process only starts the next and ends."""
+    groups = set()
+    for stray in strays:
+        with contextlib.suppress(OSError, AttributeError):  # it has gone; Windows has no groups
+            groups.add(os.getpgid(stray.pid))
+    for group in groups - ({os.getpgrp()} if groups else set()):
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+    for stray in strays:
+        with contextlib.suppress(psutil.Error):
+            stray.kill()
+    psutil.wait_procs(strays, timeout=5)
 
 
 def _children() -> list[psutil.Process]:

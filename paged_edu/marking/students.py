@@ -73,7 +73,7 @@ def _notebooks(folder: Path) -> list[Path]:
 
 def _read(name: str, folder: Path, files: Sequence[Path]) -> Student:
     student = Student(name, folder)
-    for path in dict.fromkeys(file.resolve() for file in files):
+    for path in dict.fromkeys(_resolved(file) for file in files):
         try:
             below = str(path.relative_to(folder))
         except ValueError:                                  # a link to elsewhere
@@ -86,6 +86,13 @@ def _read(name: str, folder: Path, files: Sequence[Path]) -> Student:
     if not files:
         student.problems.append("there is no notebook in the folder")
     return student
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):                         # a link that leads to itself; opening it says so
+        return path.absolute()
 
 
 def code_cells(path: Path) -> Cells:

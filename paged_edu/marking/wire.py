@@ -254,7 +254,7 @@ class _Decoder:
             real = float(about["float"])
             body["__float__"] = lambda _: real
         if "key" in about:
-            key = about["key"]
+            key = int(about["key"])                         # None would equal whatever has no key
             body |= {"__hash__": lambda _: hash(("object", key)), "__eq__": lambda _, other: getattr(type(other), "key", None) == key, "key": key}
         if "items" in about:
             items = [self.value(item) for item in about["items"]]

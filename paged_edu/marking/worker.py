@@ -52,7 +52,7 @@ def _limit(seconds: float) -> None:
         import resource
     except ImportError:                                     # Windows
         return
-    computing = int(seconds) + 60
+    computing = int(min(seconds, 1e9)) + 60                 # a C long, wherever it has 32 bits
     for what, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_FSIZE, 2**30), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, computing)):
         try:
             _, hard = resource.getrlimit(what)
@@ -73,6 +73,8 @@ class Worker:
         self.objects: list[Any] = []
         self.encoder = wire.Encoder()
         self.loop: Any = None
+        self.flags = 0
+        """Of the notebook's ``from __future__ import ...``, which hold for all later cells."""
 
     def answer(self, request: dict[str, Any]) -> bytes:
         do = request.pop("do")
@@ -95,6 +97,7 @@ class Worker:
             return {"state": "failed", "certain": True, "sentence": f"{broken}."} if broken and not which else {"state": "absent"}
         candidate = tried[which]
         chosen = (cells.whole if everything else cells.sliced)(found, candidate)
+        self.flags = cells.future_flags(found[: candidate.end])
         for module in cells.imported_within(chosen.statements):
             with contextlib.suppress(BaseException):
                 importlib.import_module(module)             # now, and not while a call is timed
@@ -103,7 +106,7 @@ class Worker:
         try:
             if first and not everything:
                 raise NameError(candidate.expression)
-            code = compile(candidate.expression, f"cell {candidate.cell}", "eval", dont_inherit=True)
+            code = compile(candidate.expression, f"cell {candidate.cell}", "eval", self.flags, dont_inherit=True)
             self.function = eval(code, self.space.__dict__)
         except BaseException as error:
             why = f"`{candidate.expression[:60]}` is not there when the cells are run from the top: {broken or first or _described(error)}."
@@ -130,7 +133,7 @@ class Worker:
         return home is not None and issubclass(self.function, home.OwnManager)
 
     def _run(self, node: ast.stmt, cell: int) -> None:
-        code = compile(ast.Module([node], []), f"cell {cell}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        code = compile(ast.Module([node], []), f"cell {cell}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | self.flags, dont_inherit=True)
         result = eval(code, self.space.__dict__)
         if code.co_flags & inspect.CO_COROUTINE:            # the cell awaits something
             import asyncio

@@ -137,12 +137,12 @@ async def _generate(service: Service, request: Request, body: CompletionRequest 
         """The request needs nothing any more: what the engine still has of it goes after its step."""
         for stream in streams:
             stream.drop()
-        service.ended(job, len(streams))
+        service.ended(job, streams)
         places.leave()
         _note_end(notes, service, reply)
 
     if job.stream:
-        return EventStream(lambda write: service.stream(streams, reply, deadline, write), release, {})
+        return EventStream(lambda write: service.stream(streams, reply, deadline, write), release)
     try:
         return Json(reply.whole(await while_connected(request.receive, service.whole(job, streams, deadline))))
     finally:

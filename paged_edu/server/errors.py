@@ -55,8 +55,6 @@ def stopped() -> ApiError:
 def refusal(error: ValueError | TypeError) -> ApiError:
     """What the engine or the parameters refused: the client's mistake, in the words that say value and limit."""
     code = "unsupported_value" if isinstance(error, UnsupportedError) else None
-    if "max_model_len" in str(error) and "prompt" in str(error):
-        code = "context_length_exceeded"
     return ApiError(400, " ".join(str(error).split()) or type(error).__name__, code=code)
 
 

@@ -201,4 +201,4 @@ def add_routes(api: FastAPI, service: Service) -> None:
         if feed.viewers >= MAX_VIEWERS:
             raise retry(429, f"{MAX_VIEWERS} pages look at this server already", 5, "too_many_viewers")
         feed.viewers += 1
-        return EventStream(feed.serve, feed.release, {})
+        return EventStream(feed.serve, feed.release)

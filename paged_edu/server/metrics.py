@@ -15,6 +15,7 @@ from ..core.plan import SchedulerOutput
 from ..core.sequence import Status
 from ..engine.engine import Engine
 from ..engine.outputs import RequestOutput
+from ..engine.prepared import PreparedRequest
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -91,14 +92,15 @@ class RequestStats:
         self.first_token, self.whole, self.queued = Histogram(), Histogram(), Histogram()
         self.prompt_tokens = self.cached_tokens = self.finished = self.dropped = self.failed = 0
 
-    def first(self, output: RequestOutput) -> None:
-        its = output.metrics
-        if its.first_token_time is not None:
-            self.first_token.add(its.first_token_time - its.arrival_time)
+    def begun(self, prepared: PreparedRequest) -> None:
+        """Once for each request: with its first output, or at its end if nobody has read one."""
+        its = prepared.metrics
         if its.first_scheduled_time is not None:
             self.queued.add(its.first_scheduled_time - its.arrival_time)
-        self.prompt_tokens += len(output.prompt_token_ids)
-        self.cached_tokens += output.num_cached_tokens
+        if its.first_token_time is not None:
+            self.first_token.add(its.first_token_time - its.arrival_time)
+            self.prompt_tokens += len(prepared.request.prompt_token_ids)
+            self.cached_tokens += prepared.request.num_cached_tokens
 
     def last(self, output: RequestOutput) -> None:
         self.finished += 1

@@ -48,6 +48,8 @@ class Job:
     cache_salt: str | None = None
     user: str | None = None
     messages: list[dict[str, Any]] = field(default_factory=list)
+    begun: set[int] = field(default_factory=set)
+    """Prompts of which an output has been read, by their places."""
     ended: int = 0
     """Prompts whose last output has come."""
     failed: bool = False
@@ -63,8 +65,8 @@ class Job:
         return params.num_returned if isinstance(params, BeamSearchParams) else params.n
 
 
-def check_size(body: CompletionRequest | ChatRequest) -> None:
-    """Limits of the interface that the engine does not have. Raises ApiError."""
+def check_body(body: CompletionRequest | ChatRequest) -> None:
+    """What the interface limits or refuses and the engine does not know of. Raises ApiError."""
     stops = 1 if isinstance(body.stop, str) else len(body.stop or ())
     if stops > MAX_STOPS:
         raise ApiError(400, f"stop has {stops} texts; at most {MAX_STOPS} are looked for", param="stop")

@@ -101,9 +101,9 @@ class Reply:
             done = output.outputs[branch] if output is not None and branch < len(output.outputs) else None
             if sent.finished or (done is None and not self.job.only_echo):
                 continue
-            ended = done is None or done.finish_reason is not None
-            if ended or (done is not None and len(done.text) > sent.characters) or (self.job.echo and not sent.begun):
-                if done is not None and not ended and self._frame is not None and not (self.job.echo and not sent.begun):
+            ended, echoes = done is None or done.finish_reason is not None, self.job.echo and not sent.begun
+            if ended or echoes or (done is not None and len(done.text) > sent.characters):
+                if done is not None and self._frame is not None and not (ended or echoes):
                     # Most events are text that comes without anything else: as `_choice` has it, whose form was encoded once.
                     left, right = self._frame
                     index = place * self.job.num_choices + branch

@@ -158,9 +158,9 @@ def make_server(service: Service, ready: str = "") -> uvicorn.Server:
             """At once: no new request is taken while uvicorn lets the others end. A second Ctrl-C ends them, a third does not even tell them."""
             if not service.draining:
                 service.drain()
-                open_ = counted(service.in_flight, "prompt")
+                open_ = f"; {counted(service.in_flight, 'prompt')} in flight may end, Ctrl-C cuts them off" if service.in_flight else ""
                 with suppress(Exception):                   # nobody may read stderr any more, or the signal has interrupted who writes it
-                    note(f"{signal.Signals(sig).name}: no new requests; {open_} in flight may end, Ctrl-C cuts them off")
+                    note(f"{signal.Signals(sig).name}: no new requests{open_}")
             elif sig == signal.SIGINT and not service.cut:
                 service.cut_off()
                 return

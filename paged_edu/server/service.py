@@ -18,11 +18,11 @@ from ..sampling.beam import BeamSearchParams
 from ..sampling.params import SamplingParams
 from .errors import ApiError, mistake, refusal, retry, stopped, stopping
 from .metrics import EngineStats, RequestStats
-from .params import Job, Prompt, check_size, parameters, plain_messages, prompts_of, shown_logprobs, wanted_tokens
+from .params import Job, Prompt, check_body, parameters, plain_messages, prompts_of, shown_logprobs, wanted_tokens
 from .replies import Reply, event
 from .schemas import ChatRequest, CompletionRequest
 from .settings import Settings
-from .sse import Write
+from .sse import LAST_WORD, Write
 
 PROBES = (0.5, 30.0)
 """Seconds until the engine is tried again after it has failed, at first and at most; doubled each time."""
@@ -92,14 +92,17 @@ class Service:
     # -- what it asks ----------------------------------------------------------------------------------------------------------------
     async def completion(self, body: CompletionRequest) -> Job:
         """Raises ApiError, ValueError or TypeError for what is wrong with it."""
-        check_size(body)
-        prompts = [await self._tokenized(prompt) for prompt in prompts_of(body)]
+        check_body(body)
+        prompts = await self._tokenized(prompts_of(body))
         echo, only_echo = bool(body.echo), body.max_tokens == 0 and bool(body.echo)
         return self._job(body, prompts, echo=echo, only_echo=only_echo)
 
     async def chat(self, body: ChatRequest) -> Job:
-        check_size(body)
+        check_body(body)
         messages = plain_messages(body.messages)
+        tokenizer = self.engine.tokenizer
+        if self.template is None and not getattr(tokenizer, "chat_template", None):
+            raise ApiError(400, "this model has no chat template: ask /v1/completions, or give the server one with --chat-template FILE")
         options = {"add_generation_prompt": body.add_generation_prompt, "continue_final_message": body.continue_final_message}
         if body.continue_final_message and body.add_generation_prompt is None:
             options["add_generation_prompt"] = False
@@ -109,11 +112,13 @@ class Service:
         job.messages = messages
         return job
 
-    async def _tokenized(self, prompt: str | list[int]) -> Prompt:
+    async def _tokenized(self, prompts: Sequence[str | list[int]]) -> list[Prompt]:
         tokenizer, vocab_size = self.engine.tokenizer, self.engine.vocab_size
-        if len(prompt) <= QUICK:
-            return Prompt(*tokenize(prompt, tokenizer, vocab_size))
-        return Prompt(*await asyncio.to_thread(tokenize, prompt, tokenizer, vocab_size))
+
+        def all_of_them() -> list[Prompt]:
+            return [Prompt(*tokenize(prompt, tokenizer, vocab_size)) for prompt in prompts]
+
+        return all_of_them() if sum(map(len, prompts)) <= QUICK else await asyncio.to_thread(all_of_them)
 
     def _job(self, body: CompletionRequest | ChatRequest, prompts: list[Prompt], *, echo: bool = False, only_echo: bool = False) -> Job:
         params: list[SamplingParams | BeamSearchParams] = []
@@ -179,7 +184,7 @@ class Service:
         try:
             async with asyncio.timeout_at(deadline):
                 async for place, output in merged(streams):
-                    self._first_and_last(job, output, first=outputs[place] is None)
+                    self._count(job, place, streams[place], output)
                     outputs[place] = output
         except Exception as error:
             job.failed = True
@@ -188,15 +193,13 @@ class Service:
 
     async def stream(self, streams: Sequence[OutputStream], reply: Reply, deadline: float, write: Write) -> None:
         """Write the events of an answer as it grows. Never raises: what goes wrong is the last event."""
-        seen: set[int] = set()
         try:
             async with asyncio.timeout_at(deadline):
                 await write(reply.opening())
                 if not streams:
                     await write("".join(reply.grown(place, None) for place in range(len(reply.job.prompts))) + reply.closing(), last=True)
                 async for place, output in merged(streams):
-                    self._first_and_last(reply.job, output, first=place not in seen)
-                    seen.add(place)
+                    self._count(reply.job, place, streams[place], output)
                     text = reply.grown(place, output)
                     if reply.job.ended < len(streams):
                         await write(text)
@@ -210,12 +213,11 @@ class Service:
                 logger.error("%s failed", reply.job.request_id, exc_info=error)
                 told = mistake(reply.job.request_id)
             with suppress(TimeoutError):                    # a client that reads nothing is not waited for
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(LAST_WORD):
                     await write(event(told.body()), last=True)
 
-    def _first_and_last(self, job: Job, output: RequestOutput, *, first: bool) -> None:
-        if first:
-            self.stats.first(output)
+    def _count(self, job: Job, place: int, stream: OutputStream, output: RequestOutput) -> None:
+        self._begun(job, place, stream)
         if output.finished:
             if any(done.finish_reason == "abort" for done in output.outputs):
                 raise ApiError(500, "the engine had to end this request: the model gave numbers that are not finite", code="request_aborted")
@@ -223,13 +225,20 @@ class Service:
             job.ended += 1
             self._ended += 1
 
-    def ended(self, job: Job, num_prompts: int) -> None:
+    def _begun(self, job: Job, place: int, stream: OutputStream) -> None:
+        if place not in job.begun and stream.prepared is not None:
+            job.begun.add(place)
+            self.stats.begun(stream.prepared)
+
+    def ended(self, job: Job, streams: Sequence[OutputStream]) -> None:
         """Count what became of the prompts that have not ended."""
         self._ended -= job.ended
+        for place, stream in enumerate(streams):
+            self._begun(job, place, stream)
         if job.failed:
-            self.stats.failed += num_prompts - job.ended
+            self.stats.failed += len(streams) - job.ended
         else:
-            self.stats.dropped += num_prompts - job.ended
+            self.stats.dropped += len(streams) - job.ended
 
     def told(self, error: Exception) -> ApiError:
         """What a client is told of an error; the log has the rest. Raises again what nobody has foreseen."""

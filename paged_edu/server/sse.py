@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -10,15 +10,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
+LAST_WORD = 5.0
+"""Seconds for the last event, or the end, of a stream to be sent."""
+
 
 class Write(Protocol):
     """Send events; ``last``: nothing comes after them, and the answer ends in the same packet."""
 
     async def __call__(self, text: str, *, last: bool = False) -> None: ...
-
-
-LAST_WORD = 5.0
-"""Seconds for the end of a stream to be sent."""
 
 
 class ClientGoneError(Exception):
@@ -51,8 +50,8 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, produce: Callable[[Write], Coroutine[Any, Any, None]], release: Callable[[], None], headers: Mapping[str, str]) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
+    def __init__(self, produce: Callable[[Write], Coroutine[Any, Any, None]], release: Callable[[], None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._produce, self._release = produce, release
 

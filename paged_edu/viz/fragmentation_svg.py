@@ -9,8 +9,7 @@ from ..core.sequence import Status
 from ..trace import TraceState, memory_report
 from ..words import counted, percent
 from .palette import AUTO, EXTERNAL, INTERNAL, OUTLINE, RESERVED, TOKENS, Theme
-from .picture import part
-from .shapes import clean, document, num, rect, text
+from .shapes import clean, document, num, part, rect, text
 
 WIDTH, MARGIN, BAR = 832, 16, 44
 

@@ -13,7 +13,7 @@ from ..trace import EventLog, TraceState
 from ..trace.state import SequenceState
 from .fake_engine import Trace24, trace24
 from .palette import EXTERNAL, LIGHT, OUTLINE, look
-from .shapes import document, dots, hatch, num, rect, span, text
+from .shapes import document, num, part, rect, span, text
 
 STEP = 12
 """The step that tells the story: the pool is full for the first time, everybody has started and nobody has had to step back."""
@@ -64,20 +64,6 @@ def readme_picture(step: int = STEP) -> str:
 
 def _heading(x: float, name: str, what: str) -> list[str]:
     return [f'<text x="{num(x)}" y="{TOP - 14}">{span(name, INK, 19, 700)}{span(what, MUTED, 14, 400, 12)}</text>']
-
-
-def part(x: float, y: float, width: float, height: float, kind: str, hue: str) -> str:
-    """A stretch of slots: "token" solid, "reserved" (needed later) dotted, "internal" (never needed) hatched, "free" cross-hatched."""
-    if width <= 0:
-        return ""
-    if kind == "token":
-        return rect(x, y, width, height, hue)
-    ground = rect(x, y, width, height, hue, extra=f'fill-opacity="{".35" if kind == "reserved" else ".1"}"')
-    if kind == "reserved":
-        marks, width_ = dots(x, y, width, height), "1.6"
-    else:
-        marks, width_ = hatch(x, y, width, height, "rising" if kind == "internal" else "crossed", 7), "1"
-    return f'{ground}<path d="{marks}" stroke="{hue}" stroke-width="{width_}" stroke-linecap="round" fill="none"/>'
 
 
 def _chip(x: float, y: float, arrival: int, width: float = 17, height: float = 17) -> str:

@@ -95,3 +95,17 @@ def dots(x: float, y: float, width: float, height: float, gap: float = 5) -> str
     across, down = int(width // gap), int(height // gap)
     x0, y0 = x + (width - (across - 1) * gap) / 2, y + (height - (down - 1) * gap) / 2
     return "".join(f"M{num(x0 + i * gap)} {num(y0 + j * gap)}h.01" for j in range(down) for i in range(across))
+
+
+def part(x: float, y: float, width: float, height: float, kind: str, hue: str) -> str:
+    """A stretch of slots: "token" solid, "reserved" (needed later) dotted, "internal" (never needed) hatched, "free" cross-hatched."""
+    if width <= 0:
+        return ""
+    if kind == "token":
+        return rect(x, y, width, height, hue)
+    ground = rect(x, y, width, height, hue, extra=f'fill-opacity="{".35" if kind == "reserved" else ".1"}"')
+    if kind == "reserved":
+        marks, width_ = dots(x, y, width, height), "1.6"
+    else:
+        marks, width_ = hatch(x, y, width, height, "rising" if kind == "internal" else "crossed", 7), "1"
+    return f'{ground}<path d="{marks}" stroke="{hue}" stroke-width="{width_}" stroke-linecap="round" fill="none"/>'

@@ -54,6 +54,25 @@ def test_a_hit_that_is_the_oldest_of_all_is_not_overwritten_by_its_own_request()
     assert len(hits(scheduler, range(100, 108))) == 1
 
 
+@pytest.mark.parametrize(("others", "at_once"), [(0, True), (1, False)])
+def test_what_others_hold_costs_a_newcomer_no_block(others, at_once):
+    """Of 4 blocks "a" holds 3, two of them with b's own beginning: b, which fills 3, needs the last one only."""
+    scheduler, runner = cached(4 + others)
+    scheduler.add(Request("a", P13[:8], max_tokens=4))
+    if others:
+        scheduler.add(Request("c", range(100, 105), max_tokens=4))
+    for _ in range(2):
+        step(scheduler, runner)
+    assert scheduler.manager.pool.num_available == 1 - others
+    made = Request("b", (*P13[:8], 50), max_tokens=1)
+    scheduler.add(made)
+    step(scheduler, runner)
+    assert made.finished == at_once
+    run(scheduler, runner)
+    assert made.num_cached_tokens == 8
+    assert made.sequences[0].output_token_ids == expected(made)
+
+
 def test_a_refused_admission_leaves_the_cache_as_it_was():
     """B14, second pool: all 3 blocks are cached and 4 would be needed."""
     scheduler, runner = cached(3)

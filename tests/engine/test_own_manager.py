@@ -1,6 +1,8 @@
 """A KV manager of one's own: as good as the paged one where nothing is shared, and named at once when its books are wrong."""
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from paged_edu import LLM, SamplingParams
@@ -34,6 +36,13 @@ def serve(engine):
         steps += 1
         assert steps < 3000
     return steps
+
+
+def serve_unchecked(engine, requests):
+    """As the engine alone does, which never calls the manager's `check`."""
+    engine.add(requests)
+    for _ in range(3000):
+        engine.step()
 
 
 @pytest.mark.parametrize(("num_blocks", "block_size"), [(60, 16), (24, 16), (96, 4), (330, 1)])
@@ -103,6 +112,9 @@ def test_doors_and_numbers():
 
 
 WRONG = {
+    "gave 5: a list of .* blocks was wanted": lambda self, count: 5,
+    r"gave block \[0\]; there are": lambda self, count: [[block] for block in OneList.take(self, count)],
+    "gave .*: 3 different blocks": lambda self, count: itertools.count(),
     "gave .*: 3 different blocks were wanted": lambda self, count: [0] * count,
     "gave block 99; there are 0 to 23": lambda self, count: [*OneList.take(self, count)[1:], 99],
     "gave block 0, which sequence": lambda self, count: list(range(count)),
@@ -116,6 +128,21 @@ def test_wrong_books_are_named(message):
     engine.add([(48, 30), (40, 30), (33, 3)])
     with pytest.raises(IntegrityError, match=rf"Mine\.take\(\d+\) .*{message}"):
         serve(engine)
+
+
+@pytest.mark.parametrize("name", ["give", "num_free"])
+def test_nobody_waits_for_blocks_that_are_lost(name):
+    wrong = {"give": lambda self, blocks: self.free_list.extend(blocks[1:]), "num_free": lambda self: 0}
+    engine = FakeEngine(24, 16, kv_manager=type("Mine", (OneList,), {name: wrong[name]}))
+    with pytest.raises(IntegrityError, match=r"free blocks and \d+ in tables are not the 24 of the pool"):
+        serve_unchecked(engine, [(48, 30)] * 40)
+
+
+@pytest.mark.parametrize("said", [None, "24", 24.0])
+def test_no_number_of_free_blocks_is_named(said):
+    engine = FakeEngine(24, 16, kv_manager=type("Mine", (OneList,), {"num_free": lambda self: said}))
+    with pytest.raises(IntegrityError, match=rf"Mine\.num_free\(\) gave {said!r}: a number of blocks"):
+        serve_unchecked(engine, [(48, 30)])
 
 
 def test_a_leak_is_found():

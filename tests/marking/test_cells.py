@@ -60,11 +60,34 @@ def test_cells_that_are_no_python():
     assert without_magic("%%time\nx = 1") == "\nx = 1"
 
 
+def test_ipython_within_python():
+    assert without_magic("for i in x:\n    %time f(i)\n    !ls \\\n  -l\n%%x?\nf??") == "for i in x:\n    f(i)\n    pass\n\n\n"
+    assert without_magic("a, b[0] = !ls\nt = %timeit -o f()\n%time x = f()\n%time") == "a, b[0] = None\nt = None\nx = f()\n"
+    assert without_magic("\n  def f(): pass\n  g?") == "\ndef f(): pass\n"
+    kept = "y = (x\n  % 3)\nz = \"\"\"\n!a\n%b\nc?\f\n\"\"\""
+    assert without_magic(f"{kept}\n%time") == f"{kept}\n"
+
+
+def test_methods_and_registered_functions_come_along():
+    got = kept("class A: pass", "setattr(A, 'f', 3)", "@h.register\ndef _(x: int): pass", "h.register(list)(print)", "def slot(): return A, h", CALL)
+    assert got[0] == ["class A:", "setattr(A, 'f', 3)", "@h.register", "h.register(list)(print)", "def slot():"]
+
+
+def test_an_answer_below_the_call():
+    found, _ = statements_of([(1, "def slot(): raise NotImplementedError"), (2, CALL), (3, "def slot(): return 3")])
+    assert [(c.cell, c.end) for c in candidates(found, "03.a", "slot")] == [(3, 3), (2, 1)]
+
+
+def test_check_under_another_name():
+    found, _ = statements_of([(1, "from paged_edu.viz.check import check as c"), (2, "def f(): pass"), (3, 'c("03.a", f)')])
+    assert [(c.cell, c.expression) for c in candidates(found, "03.a", "slot")] == [(3, "f")]
+
+
 def test_whether_a_whole_run_could_help():
     found, _ = statements_of([(1, "exec('a')"), (2, CALL)])
     assert is_bound(found, candidates(found, "03.a", "slot")[0])
     found, _ = statements_of([(1, "a = 1"), (2, CALL), (3, "def slot(): pass")])
-    assert not is_bound(found, candidates(found, "03.a", "slot")[0])
+    assert [is_bound(found, candidate) for candidate in candidates(found, "03.a", "slot")] == [True, False]
 
 
 def test_imports_of_functions():

@@ -49,6 +49,30 @@ def slot(table, pos, B):
 """
 
 
+FLOOD = """
+import os
+def start():
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            os.write(4, b'\\0\\0\\0\\1x' * 1000)
+    return 0
+ZERO = start()
+"""
+COMET = """
+import os
+def start():
+    if os.fork() == 0:
+        os.setsid()
+        for _ in range(10**5):
+            if os.fork():
+                os._exit(0)
+        os._exit(0)
+    return 0
+ZERO = start()
+"""
+
+
 def body(text: str) -> str:
     return f"def slot(table, pos, B):\n    {text}"
 
@@ -67,8 +91,14 @@ HOSTILE = {
     "killed": ([body("import os, signal; os.kill(os.getpid(), 9)")], CRASHED, "signal 9"),
     "its parent's killer": ([body("import os; os.kill(-os.getpgrp(), 9)")], CRASHED, "signal 9"),
     "patched check": ([STEAL], NOT_YET, "come out differently"),
+    "arguments that are a tree without end": (
+        [body("tree = []\n    for _ in range(60): tree = [tree, tree]\n    table[:] = [tree]\n    return 0")], NOT_YET, "come out differently"),
     "an answer that equals everything": ([LIAR + body("return Liar(-1)")], NOT_YET, "come out differently"),
     "forged answers": ([FORGE], CRASHED, "it sends"),
+    "forged all the time": (
+        ["import os\n" + body("while True: os.write(4, b'\\0\\0\\0\\x0c[\"value\",0,0]' * 1000)")], CRASHED, "it sends"),
+    "forged by a child": ([FLOOD + SLOT + " + ZERO"], CRASHED, "it sends"),
+    "a group of errors": ([body("raise ExceptionGroup('x', [ValueError()])")], NOT_YET, "come out differently"),
     "forged at loading": ([FORGE.replace("[]", "{}") + "slot = [slot(1, 2, 3)][0]"], CRASHED, "it sends"),
     "a type with a strange name": (["slot = type('a \\x1b b', (), {})()"], NOT_YET, "must be a function, and this is"),
     "an error with a strange name": (["Bad = type('a \\x1b b', (Exception,), {})\n" + body("raise Bad")], NOT_YET, "come out differently"),
@@ -101,6 +131,14 @@ def test_what_it_started_is_killed(tmp_path):
     assert left == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process can hide")
+def test_who_only_forks_and_ends_is_killed(tmp_path):
+    """No process lives for as long as it takes to look at all; their group is what is killed."""
+    assert found(write(tmp_path / "x.ipynb", COMET + SLOT + " + ZERO", CALL), "03.a").status == PASS
+    seen = [p.pid for _ in range(20) for p in psutil.process_iter(["cmdline"]) if "paged_edu.marking.worker" in (p.info["cmdline"] or ())]
+    assert seen == []
+
+
 def test_the_others_get_their_marks(tmp_path):
     """Files are read before anything runs, so one who deletes the class's folder, as far as it can, changes no mark."""
     good = (CHECK, SLOT, CALL, ALLOCATE, CALL_B)
@@ -113,6 +151,7 @@ def test_the_others_get_their_marks(tmp_path):
     for name, content in (("a", "[1]"), ("b", '{"cells": 3}'), ("c", '{"cells": [{"cell_type": "code", "source": [3]}]}'), ("d", "[" * 10**6)):
         (tmp_path / "emil" / f"{name}.ipynb").write_text(content)
     (tmp_path / "emil" / "e.ipynb").mkdir()
+    (tmp_path / "emil" / "f.ipynb").symlink_to("f.ipynb")
     (tmp_path / "fritz").mkdir()
     rows = {row.student.name: row for row in mark_all([tmp_path], ["03"], 20)}
     statuses = {name: [mark.found.status for mark in row.marks.values()] for name, row in rows.items()}
@@ -122,7 +161,7 @@ def test_the_others_get_their_marks(tmp_path):
     assert rows["dora"].student.problems == ["03.ipynb cannot be read: it is not JSON"]
     assert rows["fritz"].student.problems == ["there is no notebook in the folder"]
     assert [problem.rpartition(": ")[2] for problem in rows["emil"].student.problems] == [
-        "it has no cells", "it has no cells", "cell 1 has no text", "it is not JSON"]
+        "it has no cells", "it has no cells", "cell 1 has no text", "it is not JSON", "it is no ordinary file"]
 
 
 def test_a_worker_sees_no_secrets_and_no_files(tmp_path, monkeypatch):

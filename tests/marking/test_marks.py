@@ -78,6 +78,15 @@ def test_helpers_constants_and_imports_come_along_and_lessons_do_not(tmp_path):
 
 
 @pytest.mark.parametrize("cells", [
+    ["from __future__ import annotations", SLOT.replace("table, pos, B", "table: List[Block], pos: int, B: int", 1)],
+    ["def slot(table, pos, B):\n    raise NotImplementedError", CALL, SLOT],
+    [SLOT + "\nfiles = !ls\nfor _ in range(2):\n    %time slot([1], 0, 1)\nslot?"],
+], ids=["annotations of the future", "below the call", "magic"])
+def test_what_works_in_a_notebook_works_here(tmp_path, cells):
+    assert found(write(tmp_path / "x.ipynb", CHECK, *cells, *([] if CALL in cells else [CALL])), "03.a", seconds=1e20).status == PASS
+
+
+@pytest.mark.parametrize("cells", [
     ["seen = []", "other = seen\nother.append(1)", SLOT + " + (seen != [1])"],
     ["exec('''" + SLOT + "''')"],
     ["1 / 0", "exec('help_me = divmod')", "def slot(table, pos, B):\n    i, j = help_me(pos, B)\n    return table[i] * B + j"],

@@ -107,6 +107,11 @@ def test_rubbish_is_refused(payload):
         wire.decode(payload, [])
 
 
+def test_an_object_that_would_equal_everything_is_refused():
+    with pytest.raises(wire.WireError):
+        wire.decode(b'["x", "thing", {"key": null}]', [])
+
+
 def test_messages():
     pipe = io.BytesIO()
     wire.send(pipe, b"one")

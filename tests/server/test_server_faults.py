@@ -81,7 +81,7 @@ def test_without_a_chat_template_a_chat_is_a_400(tmp_path):
         for more in ({}, {"stream": True}):
             answer = served.post("/v1/chat/completions", chat | more)
             assert answer.status_code == 400
-            assert "chat template" in answer.json()["error"]["message"]
+            assert "no chat template: ask /v1/completions, or give the server one with --chat-template" in answer.json()["error"]["message"]
         assert served.post("/v1/completions", completion).status_code == 200
     with serving(engine, chat_template=str(template)) as served:
         assert served.post("/v1/chat/completions", chat).status_code == 200

@@ -124,6 +124,11 @@ def test_a_request_that_takes_too_long(held, stream):
         assert error == {"message": "no answer within 0.15 seconds, this server's limit", "type": "timeout_error", "param": None,
                          "code": "request_timeout"}
         served.nothing_left()
+        # Who was too late waited for a token as well: without these the times would look best where the server is worst.
+        for name in ("time_to_first_token_seconds_count", "queue_seconds_count"):
+            assert served.metric(f"paged_edu_{name}") == 1
+        assert served.metric("paged_edu_prompt_tokens_total") == 3
+        assert served.metric('paged_edu_requests_total{end="failed"}') == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -171,6 +171,8 @@ def test_it_listens_when_it_says_so_and_can_be_stopped_at_once():
             assert answer.status == 200
         served.child.send_signal(signal.SIGTERM)
         assert served.child.wait(30) == 0
+        served.reader.join(10)
+        assert "paged-edu: SIGTERM: no new requests\n" in served.lines
     with process(*OPTIONS) as served:
         served.child.send_signal(signal.SIGTERM)
         assert served.child.wait(30) == 0

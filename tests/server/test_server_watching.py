@@ -59,6 +59,16 @@ def test_metrics(served):
     assert value("http_requests_total", method="POST", path="/v1/completions", status="200") == 5
 
 
+@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/v1/models", "/v1/models/tiny-shakespeare", "/live.js"])
+def test_head_is_get_without_a_body(served, path):
+    with served.http() as client:
+        got, head = client.get(path), client.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"] == got.headers["content-type"]
+        assert client.head("/live").status_code == client.head("/v1/completions").status_code == 405
+        assert client.head("/nowhere").status_code == 404
+
+
 def test_a_histogram():
     histogram = Histogram((0.1, 1.0))
     for seconds, times in ((0.05, 1), (0.1, 2), (0.5, 1), (7, 1)):

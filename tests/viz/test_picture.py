@@ -18,7 +18,7 @@ def test_the_stored_picture_is_what_the_code_draws():
 
 def test_the_module_writes_it(tmp_path):
     path = tmp_path / "picture.svg"
-    subprocess.run([sys.executable, "-m", "paged_edu.viz.picture", str(path)], check=True)
+    subprocess.run([sys.executable, "-W", "error", "-m", "paged_edu.viz.picture", str(path)], check=True)
     assert path.read_bytes() == STORED.read_bytes()
     assert subprocess.run([sys.executable, "-m", "paged_edu.viz.picture"], capture_output=True, check=False).returncode == 1
 

@@ -23,6 +23,7 @@ MAKERS: dict[str, Callable[[], Parts]] = {
     "engine.folders": engine_map.folders,
     "performance.throughput": performance.throughput,
     "performance.latency": performance.latency,
+    "performance.serving": performance.serving,
     "performance.profile": performance.profile,
     "performance.memory": performance.memory,
     "performance.kernels": performance.kernels,

@@ -5,6 +5,7 @@ of a wrong idea; it is tried on the same inputs as the learner's function, so th
 """
 from __future__ import annotations
 
+import reprlib
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -107,8 +108,22 @@ def plain_call(function: Function, args: tuple[Any, ...], read: Reader) -> Any:
     value = read(function(*args))
     for old, new in zip(before, args):
         if old != new:
-            raise NoAnswerError(f"it changes its arguments: {one_line(repr(old), 80)} became {one_line(repr(new), 80)}")
+            raise NoAnswerError(f"it changes its arguments: {_shown(old)} became {_shown(new)}")
     return value
+
+
+class _Repr(reprlib.Repr):
+    """``repr`` of what others made: a list whose items are one list, whose items are one list, and so on, has a ``repr`` without end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxtuple = self.maxlist = self.maxarray = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = 40
+        self.maxstring = self.maxlong = self.maxother = 100
+
+
+def _shown(value: Any) -> str:
+    return one_line(_Repr().repr(value), 80)
 
 
 @dataclass(frozen=True, slots=True)
