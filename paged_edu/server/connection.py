@@ -22,6 +22,8 @@ MAX_PIPELINED = 8
 
 
 class Connection(HttpToolsProtocol):
+    """One client's connection. It overrides what uvicorn does not promise to keep: pyproject.toml names the versions that were tried."""
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_head, self._head, self._turns = True, 0, 0

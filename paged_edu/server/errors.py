@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from ..checks import UnsupportedError
@@ -52,10 +53,13 @@ def stopped() -> ApiError:
     return ApiError(503, "the server was stopped before this request had ended", code="stopped", headers={"Connection": "close"})
 
 
-def refusal(error: ValueError | TypeError) -> ApiError:
-    """What the engine or the parameters refused: the client's mistake, in the words that say value and limit."""
+def refusal(error: ValueError | TypeError, fields: Container[str]) -> ApiError:
+    """What the engine or the parameters refused: the client's mistake, in the words that say value and limit. They begin with one of ``fields``
+    where it is one field that is wrong."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    name = re.match(r"\w+(?=[ :=])", said)
     code = "unsupported_value" if isinstance(error, UnsupportedError) else None
-    return ApiError(400, " ".join(str(error).split()) or type(error).__name__, code=code)
+    return ApiError(400, said, param=name[0] if name is not None and name[0] in fields else None, code=code)
 
 
 EXPECTED = {

@@ -26,6 +26,7 @@ from .sse import LAST_WORD, Write
 
 PROBES = (0.5, 30.0)
 """Seconds until the engine is tried again after it has failed, at first and at most; doubled each time."""
+FIELDS = {*CompletionRequest.model_fields, *ChatRequest.model_fields}
 logger = logging.getLogger(__name__)
 
 
@@ -125,8 +126,7 @@ class Service:
         for prompt in prompts:
             room = self._room(prompt, only_echo and shown_logprobs(body) is None)
             params.append(parameters(body, 1 if only_echo else wanted_tokens(body, room)))
-            if only_echo:                                       # the engine, which knows limits, is not asked
-                self._check_choices(params[-1])
+            self._check_choices(params[-1])                     # the engine, which knows this too, is not asked about what is only echoed
         return Job(
             uuid4().hex, body.model, prompts, params, isinstance(body, ChatRequest), bool(body.stream),
             include_usage=body.stream_options is not None and bool(body.stream_options.include_usage), echo=echo, only_echo=only_echo,
@@ -150,7 +150,7 @@ class Service:
         name, count = ("beam_width", params.beam_width) if isinstance(params, BeamSearchParams) else ("n", params.n)
         most = self.engine.config.max_num_seqs
         if count > most:
-            raise ApiError(400, f"{name} is {count}; this server runs at most {most} sequences at once (max_num_seqs)", param=name)
+            raise ApiError(400, f"{name}={count} would be {count} sequences at once; max_num_seqs is {most}", param=name)
 
     # -- what becomes of it ----------------------------------------------------------------------------------------------------------
     async def start(self, job: Job) -> list[OutputStream]:
@@ -253,7 +253,7 @@ class Service:
                 self._failed(error.__cause__)
             return ApiError(500, "the engine failed in the middle of this request; the server's log says why", code="engine_failed")
         if isinstance(error, ValueError | TypeError):
-            return refusal(error)
+            return refusal(error, FIELDS)
         raise error
 
     # -- an engine that fails --------------------------------------------------------------------------------------------------------

@@ -264,6 +264,16 @@ def test_what_is_not_served_is_refused_by_name(client, body, said):
         client.chat.completions.create(model=MODEL, messages=TALK, extra_body=body)
 
 
+@pytest.mark.parametrize("wrong", [
+    {"n": 0}, {"n": 17}, {"max_tokens": 0}, {"temperature": -1}, {"top_p": 2}, {"top_k": -5}, {"min_p": 7}, {"stop": [""]},
+    {"logit_bias": {"1": 1000}}, {"logit_bias": {"70000": 1}}, {"presence_penalty": 9}, {"min_tokens": 999}, {"stop_token_ids": [70_000]}, {"beam_width": 99}, {"best_of": 2},
+])
+def test_an_error_names_its_field(client, wrong):
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.completions.create(model=MODEL, prompt=PROMPT, extra_body=wrong)
+    assert raised.value.param == next(iter(wrong)), raised.value.message
+
+
 def test_what_asks_for_nothing_is_taken(client):
     neutral = {"tools": [], "response_format": {"type": "text"}, "store": False, "metadata": None, "service_tier": "auto", "modalities": ["text"],
                "tool_choice": "none", "user": "me", "parallel_tool_calls": True}

@@ -289,7 +289,7 @@ def test_what_is_only_echoed_has_limits_too(held):
         for wanted in ({"n": 10**9}, {"beam_width": 10**9}):
             answer = served.post("/v1/completions", ASK | {"max_tokens": 0, "echo": True} | wanted)
             assert answer.status_code == 400
-            assert "(max_num_seqs)" in answer.json()["error"]["message"]
+            assert "max_num_seqs is 256" in answer.json()["error"]["message"]
 
 
 def test_a_long_list_of_mistakes_is_one_mistake(held):
