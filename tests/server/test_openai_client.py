@@ -266,7 +266,8 @@ def test_what_is_not_served_is_refused_by_name(client, body, said):
 
 @pytest.mark.parametrize("wrong", [
     {"n": 0}, {"n": 17}, {"max_tokens": 0}, {"temperature": -1}, {"top_p": 2}, {"top_k": -5}, {"min_p": 7}, {"stop": [""]},
-    {"logit_bias": {"1": 1000}}, {"logit_bias": {"70000": 1}}, {"presence_penalty": 9}, {"min_tokens": 999}, {"stop_token_ids": [70_000]}, {"beam_width": 99}, {"best_of": 2},
+    {"logit_bias": {"1": 1000}}, {"logit_bias": {"70000": 1}}, {"presence_penalty": 9}, {"min_tokens": 999},
+    {"stop_token_ids": [70_000]}, {"beam_width": 99}, {"best_of": 2},
 ])
 def test_an_error_names_its_field(client, wrong):
     with pytest.raises(openai.BadRequestError) as raised:
