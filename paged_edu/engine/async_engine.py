@@ -48,9 +48,14 @@ class AsyncEngine:
             return made[0].engine, made[0].close
 
         self._thread = EngineThread(build)
-        self._llm = made[0]
-        # Not joined here: the garbage collector must not wait for a step. At the end of the interpreter the thread sees to itself.
-        weakref.finalize(self, self._thread.close, wait=False).atexit = False
+        try:
+            self._thread.start()
+            self._llm = made[0]
+            # Not joined here: the garbage collector must not wait for a step. At the end of the interpreter the thread sees to itself.
+            weakref.finalize(self, self._thread.close, wait=False).atexit = False
+        except BaseException:                               # Ctrl-C may come at any line
+            self._thread.close(wait=False)
+            raise
 
     @classmethod
     async def create(cls, model: str | os.PathLike[str] = "tiny-shakespeare", **options: Any) -> AsyncEngine:

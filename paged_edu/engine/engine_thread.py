@@ -37,8 +37,8 @@ _RUNNING: set[EngineThread] = set()
 
 
 class EngineThread:
-    """Serves the requests of `OutputStream`s. ``build`` is called in the thread, and what it raises is raised here; it returns an engine and what
-    is called, in the thread too, as the last thing it does.
+    """Serves the requests of `OutputStream`s. ``build`` is called in the thread, by `start`; it returns an engine, and what is called, in the thread
+    too, as the last thing it does.
 
     An engine is built where it is stepped: OpenMP has a team for each thread that has ever computed something, and as soon as these are more than
     the machine has processors, the threads of each team sleep between two operations instead of waiting awake, which costs a tenth of the speed.
@@ -63,14 +63,17 @@ class EngineThread:
         self._promises: set[Future[Any]] = set()            # calls and drains that have no answer yet
         # Its `put` may be interrupted by a `put` of the same thread, so destructors may leave messages.
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        built: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(build, built), name="paged-edu-engine", daemon=True)
+        self._built: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(build,), name="paged-edu-engine", daemon=True)
+
+    def start(self) -> None:
+        """Returns when the engine is built, and raises what that raises. After Ctrl-C: `close`, and the thread ends when it has built."""
         _RUNNING.add(self)
         self._thread.start()
         try:
-            built.result()
-        except BaseException:                               # Ctrl-C, too: then it ends when it has built
-            self._inbox.put(self._ask_to_stop)
+            self._built.result()
+        except Exception:
+            self._thread.join()
             raise
 
     # -- called by others ----------------------------------------------------------------------------------------------------------
@@ -158,15 +161,14 @@ class EngineThread:
             self._inbox.put(message)
 
     # -- the thread ----------------------------------------------------------------------------------------------------------------
-    def _run(self, build: Callable[[], tuple[Engine, Callable[[], None]]], built: Future[None]) -> None:
+    def _run(self, build: Callable[[], tuple[Engine, Callable[[], None]]]) -> None:
         try:
             self.engine, self._release = build()
         except BaseException as error:
             _RUNNING.discard(self)
-            built.set_exception(error)
+            self._built.set_exception(error)
             return
-        del build                                           # it may hold what is to be freed by `_release`
-        built.set_result(None)
+        self._built.set_result(None)
         try:
             while not self._stop:
                 self._read_inbox()

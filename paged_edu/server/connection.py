@@ -6,6 +6,7 @@ HTTP/1.0 client, which knows no chunks, by closing.
 """
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -17,6 +18,8 @@ from .errors import ApiError
 
 MAX_HEAD = 2**16
 """Bytes of a request line and its headers; what comes in one piece with their end may be more."""
+HEAD_SECONDS = 30.0
+"""Until they have come, from when a connection is made or something of the next head has come."""
 MAX_PIPELINED = 8
 """Requests that wait on a connection for the one before them; with more the connection is not read, and its end not seen."""
 
@@ -29,6 +32,30 @@ class Connection(HttpToolsProtocol):
         self._in_head, self._head, self._turns = True, 0, 0
         """Whether a head has not ended, how many bytes it has, and how many heads and bodies have ended."""
         self._cycles: list[Any] = []                        # not answered yet
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:            # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def _expect_head(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._late = None
+        if self._pending():                                 # it will not be read before those have been answered
+            self._expect_head()
+        else:
+            self._refuse(ApiError(408, f"request line and headers did not arrive within {HEAD_SECONDS:g} seconds", code="headers_timeout"))
+
+    def _pending(self) -> list[Any]:
+        return [cycle for cycle in self._cycles if not cycle.response_complete]
+
+    def _head_came(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -60,12 +87,17 @@ class Connection(HttpToolsProtocol):
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             self._feed(b"".join([*head, b"\r\n", data[offer.args[0] :]]))
 
+    def on_message_begin(self) -> None:
+        self._expect_head()
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         self._in_head, self._turns = False, self._turns + 1
+        self._head_came()
         if self.parser.should_upgrade():
             return
         super().on_headers_complete()
-        self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete] + [self.cycle]
+        self._cycles = [*self._pending(), self.cycle]
         if self.scope["http_version"] == "1.0":
             setattr(self.cycle, "send", _unchunked(self.cycle))         # noqa: B010  what it calls is looked up there
         if 0 < len(self.pipeline) < MAX_PIPELINED:
@@ -82,9 +114,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        for cycle in self._cycles:                          # uvicorn tells the last one only
-            if not cycle.response_complete:
-                cycle.disconnected = True
+        self._head_came()
+        for cycle in self._pending():                       # uvicorn tells the last one only
+            cycle.disconnected = True
             cycle.message_event.set()
         self._cycles.clear()
 
@@ -92,8 +124,9 @@ class Connection(HttpToolsProtocol):
         self._refuse(ApiError(400, msg, code="invalid_http"))
 
     def _refuse(self, error: ApiError) -> None:
-        """The last words on this connection; inside an answer that has begun there is no place for them."""
-        if not any(cycle.response_started and not cycle.response_complete for cycle in self._cycles):
+        """The last words on this connection, unless they would be taken for a part of another answer."""
+        pending = self._pending()
+        if not pending or (len(pending) == 1 and not self._in_head and not pending[0].response_started):        # of its body something is wrong
             body = error.encoded()
             head = (f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
                     f"content-length: {len(body)}\r\nconnection: close\r\n\r\n")

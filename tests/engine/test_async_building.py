@@ -52,12 +52,16 @@ def test_an_error_is_raised_where_it_was_asked_for(monkeypatch):
         time.sleep(0.01)
 
 
-def test_ctrl_c_while_it_loads_leaves_nothing(monkeypatch):
+@pytest.mark.parametrize("late", [False, True])
+def test_ctrl_c_while_it_loads_leaves_nothing(monkeypatch, late):
     before, released = len(threads()), threading.Event()
 
     def build(config):
         core = make()
-        signal.raise_signal(signal.SIGINT)                  # handled by the main thread, which waits
+        if late:                                            # the main thread learns of it when it has stopped waiting
+            signal.raise_signal(signal.SIGINT)
+        else:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(0.3)
         monkeypatch.setattr(llm_module.LLM, "close", lambda self: released.set())
         return core, MemoryPlan(core.scheduler.manager.num_blocks, 1, 1, 1)

@@ -11,6 +11,7 @@ from async_driving import Held, fake
 from serving import events, serving
 from test_engine import make
 
+from paged_edu.server import connection
 from paged_edu.server.connection import MAX_HEAD
 
 ASK = {"model": "fake", "prompt": [5, 6, 7], "max_tokens": 6}
@@ -77,6 +78,30 @@ def test_a_head_has_an_end(held):
         head, body = told(served, post(large) + b"GET /hea", b"lth HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert "HTTP/1.1 200 " in head
         assert json.loads(body)["status"] == "ok"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /hea", None])
+def test_a_head_that_does_not_come_is_not_waited_for(held, monkeypatch, sent):
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    with serving(held[0]) as served:
+        with connected(served) as raw:
+            if sent is None:                                # of the second request
+                raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                found = b""
+                while b"ok" not in found:
+                    found += raw.recv(65536)
+                time.sleep(0.5)
+                sent = b"GET /hea"
+            raw.sendall(sent)
+            answer = b"".join(iter(lambda: raw.recv(65536), b"")).decode()
+        assert answer.startswith("HTTP/1.1 408 ")
+        assert json.loads(answer.partition("\r\n\r\n")[2])["error"]["code"] == "headers_timeout"
+        held[1].pause = 0.02                                # an answer may take longer, with something of the next head behind it
+        with connected(served) as raw:
+            raw.sendall(post(ASK | {"max_tokens": 40}) + b"GET /hea")
+            answer = b"".join(iter(lambda: raw.recv(65536), b"")).decode()
+        assert answer.startswith("HTTP/1.1 200 ")
+        assert "headers_timeout" in answer.split("HTTP/1.1 408 ")[1]
 
 
 def test_an_offer_of_another_protocol_is_declined_and_the_body_read(held):
