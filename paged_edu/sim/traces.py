@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from ..checks import integer, number
+from ..words import counted
 from .workload import Arrival
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -37,7 +38,7 @@ class Trace:
     def rate(self) -> float:
         """Requests a second that a run serves. Raises ValueError where all come at the same moment, or none does."""
         if not self.arrivals or self.seconds <= 0:
-            raise ValueError(f"{len(self.arrivals)} requests in {self.seconds:g} s have no rate; a trace needs two moments at least")
+            raise ValueError(f"{counted(len(self.arrivals), 'request')} in {self.seconds:g} s: that is no rate; a trace needs two moments at least")
         return len(self.arrivals) / self.seconds
 
     def at_rate(self, rate: float) -> list[Arrival]:

@@ -76,7 +76,7 @@ def test_limits_are_checked(tmp_path, monkeypatch):
     assert read_trace(file, 2048, limit_seconds=10).num_rows == 2
     with pytest.raises(FileNotFoundError):
         read_trace(tmp_path / "none.csv", 2048)
-    with pytest.raises(ValueError, match="1 requests in 0 s have no rate"):
+    with pytest.raises(ValueError, match="1 request in 0 s: that is no rate"):
         _ = read_trace(write(tmp_path, HEADER + ROWS[0]), 2048).rate
 
 
