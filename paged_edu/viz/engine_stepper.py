@@ -55,11 +55,13 @@ class EngineStepper(Views):
         """Queue a request on every engine; returns its id. It writes exactly ``max_tokens`` tokens, ``n`` times.
 
         ``prompt``: text, token ids, or a number of tokens (which ones does not matter then). Nothing is queued if one engine refuses it:
-        ValueError or TypeError with the value and the limit.
+        ValueError or TypeError with the value and the limit, RuntimeError where its `LLM` has been closed.
         """
         integer("max_tokens", max_tokens, 1)
         integer("n", n, 1)
         engines = self._engines()
+        if any(getattr(getattr(engine, "runner", None), "model", engine) is None for engine in engines):
+            raise RuntimeError("this engine's LLM is closed; run the cell that makes it again, and then the one with this view")
         while any((request_id := f"added {self._num_added}") in engine.scheduler.requests for engine in engines):
             self._num_added += 1
         if isinstance(prompt, int) and not isinstance(prompt, bool):

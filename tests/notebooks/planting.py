@@ -15,6 +15,8 @@ from forked_kernels import Kernels
 
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+SECONDS = 60
+"""The most that a whole lesson may take on a CPU (known fault B130)."""
 OPTIONS = [
     "-q", "-s", "--color=no", "--assert=plain", "--nbval", "--nbval-cell-timeout=120",
     "--nbval-sanitize-with", str(ROOT / "tests" / "notebooks" / "sanitize.cfg"), "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"),
@@ -24,13 +26,15 @@ OPTIONS = [
 
 
 class Cells:
-    """Listens to nbval: the numbers of the code cells that ran, and of those that failed."""
+    """Listens to nbval: the numbers of the code cells that ran, and of those that failed, and how long it took."""
 
     def __init__(self) -> None:
         self.ran: set[int] = set()
         self.failed: set[int] = set()
+        self.seconds = 0.0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds += report.duration
         number = int(report.nodeid.rsplit("::Cell ", 1)[1])
         if report.failed:
             self.failed.add(number)
@@ -41,8 +45,8 @@ class Cells:
 def failing_cells(lesson: Path, planted: str, work: Path, kernels: Kernels, first_only: bool = False) -> list[int]:
     """Numbers of the code cells, from 0, whose outputs differ from the stored ones or that raise; empty: the lesson is green.
 
-    ``planted`` must call ``PLANTED.touch()`` when it takes effect, or this raises AssertionError. ``work``: an empty folder for the
-    kernel's settings. ``first_only``: stop at the first such cell.
+    ``planted`` must call ``PLANTED.touch()`` when it takes effect, or this raises AssertionError, and so it does where a whole lesson takes
+    `SECONDS` or more. ``work``: an empty folder for the kernel's settings. ``first_only``: stop at the first such cell.
     """
     marker = work / "planted"
     startup = work / "ipython" / "profile_default" / "startup"
@@ -56,5 +60,6 @@ def failing_cells(lesson: Path, planted: str, work: Path, kernels: Kernels, firs
     if not first_only:
         code_cells = [cell for cell in json.loads(lesson.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
         assert cells.ran | cells.failed == set(range(len(code_cells))), said.getvalue()[-3000:]
+        assert cells.seconds < SECONDS, f"{lesson.name} took {cells.seconds:.0f} s"
     assert bool(cells.failed) == bool(code), said.getvalue()[-3000:]
     return sorted(cells.failed)

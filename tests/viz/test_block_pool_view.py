@@ -199,6 +199,7 @@ def test_a_second_view_of_the_same_name_closes_the_first():
 
 
 def test_closing_50_views_leaves_no_widget_no_listener_and_no_reference():
+    """known fault B123."""
     from ipywidgets.widgets import widget as registry
 
     engine = small_engine()
@@ -226,6 +227,7 @@ def test_closing_50_views_leaves_no_widget_no_listener_and_no_reference():
 
 @pytest.mark.parametrize("missing", ["ipywidgets", "anywidget"])
 def test_a_still_picture_where_there_are_no_widgets(monkeypatch, missing):
+    """known fault B125."""
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, "paged_edu.viz.live", raising=False)
     view = BlockPoolView.of(small_engine())

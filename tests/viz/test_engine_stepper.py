@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 
+from paged_edu import LLM
 from paged_edu.core.block_table import num_blocks_for
 from paged_edu.trace import TraceState
 from paged_edu.viz import BlockPoolView, BlockTableView, EngineStepper
@@ -89,6 +90,18 @@ def test_what_is_typed_wrongly_is_said_and_changes_nothing(content, said):
     assert "\n" not in notice
     assert not engine.scheduler.requests
     assert stepper.log.num_events == 0
+
+
+def test_nothing_is_added_to_an_engine_whose_llm_is_closed():
+    """A later cell has closed it: the step would fail, and the request would wait for ever."""
+    with LLM("tiny-shakespeare", num_gpu_blocks_override=8, block_size=4, max_model_len=32) as llm:
+        stepper = EngineStepper(llm, "pool")
+        assert typed(stepper) == "A added: it waits for the next step"
+        stepper.step()
+    assert typed(stepper).startswith("not added: this engine's LLM is closed; run the cell")
+    assert list(stepper.state.requests) == ["added 0"]
+    stepper.back()
+    assert stepper.shown == 0, "what was recorded can still be looked at"
 
 
 def test_reset_begins_again_with_the_same_requests_and_blocks():

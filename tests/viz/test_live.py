@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from paged_edu.core.events import TokensSampled
 from paged_edu.viz import BlockPoolView, EngineStepper
 from paged_edu.viz import view as views
 from paged_edu.viz.bundle import bundle
@@ -102,6 +103,35 @@ def test_what_a_cell_does_to_the_engine_is_sent_too():
         assert len(wire.events()) == view.log.num_events
 
     asyncio.run(cell())
+
+
+def test_what_a_thread_of_its_own_samples_comes_whole_in_order_and_prints_nothing(capsys):
+    """known fault B126: 20 tokens, while another cell writes to its output."""
+    async def cells():
+        engine = FakeEngine(16, 4, 64)
+        engine.add([(5, 20)])
+        view = BlockPoolView.of(engine)
+        wire = Wire(view)
+
+        def serve():
+            while engine.has_unfinished_requests():
+                engine.step()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        for _ in range(3):
+            print("another cell")
+            await asyncio.sleep(0.01)
+        thread.join()
+        await asyncio.sleep(0.05)
+        recorded = [event for step in range(1, 21) for event in view.log.events(step) if isinstance(event, TokensSampled)]
+        sent = [event for event in wire.events() if event[0] == "TokensSampled"]
+        assert len(recorded) == len(sent) == 20
+        assert len(wire.events()) == view.log.num_events
+        assert view._live.widget.notice == ""
+
+    asyncio.run(cells())
+    assert capsys.readouterr() == ("another cell\n" * 3, "")
 
 
 def test_a_long_cell_sends_now_and_then_and_not_at_every_step(monkeypatch):
