@@ -222,7 +222,7 @@ def test_penalties_and_biases(capsys):
     (["--beam-width", "2", "--repetition-penalty", "1.5"], "--repetition-penalty does not go with --beam-width"),
     (["--beam-width", "2", "--logit-bias", "3=1"], "--logit-bias does not go with --beam-width"),
     (["--logit-bias", "3"], "--logit-bias must be ID=B, a token id and a number, such as 198=-100; not '3'"),
-    (["--logit-bias", "3=x"], "not '3=x'"), (["--logit-bias", "x=3"], "every token id of logit_bias must be an integer, not 'x'"),
+    (["--logit-bias", "3=x"], "not '3=x'"), (["--logit-bias", "x=3"], "logit_bias: every token id must be an integer, not 'x'"),
     (["--logit-bias", "3=nan"], "logit_bias of token 3 must be"), (["--logit-bias", "3=1", "--logit-bias", "3=2"], "has the token 3 twice"),
     (["--logprobs", "-1"], "logprobs must be at least 0, not -1"), (["--presence-penalty", "3"], "presence_penalty must be at least -2"),
     (["--n", "0"], "n must be at least 1, not 0"), (["--preemption-mode", "pray"], "'pray'"),

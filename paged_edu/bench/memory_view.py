@@ -38,6 +38,7 @@ def show(result: dict[str, Any], console: Console | None = None) -> None:
         drawn = f"{part['dataset']} lengths up to {part['max_model_len']} tokens"
         console.print(_title(f"At the paper's size: {drawn}", part), style="bold", markup=False)
         console.print(memory_table(part, _figure(part)), serving_table(part, PAPER_RUNNING[part["dataset"]]), sep="\n")
+        console.print(never_full(part, "--requests"), end="", markup=False)
     if "sharing" in result:
         console.print("\nBlocks saved by sharing: parallel samples of alpaca requests, paged", style="bold", markup=False)
         console.print(_sharing(result["sharing"]))
@@ -46,6 +47,7 @@ def show(result: dict[str, Any], console: Console | None = None) -> None:
         scaled = f"{part['model']} ({part['dtype']}), {part['dataset']} lengths scaled to {part['max_model_len']} positions"
         console.print(_title(f"\nWith a model: {scaled}", part), style="bold", markup=False)
         console.print(memory_table(part, {}), serving_table(part, {}), sep="\n")
+        console.print(never_full(part, "--engine-requests"), end="", markup=False)
         console.print(same_tokens(part), markup=False)
     console.print(
         "\nMeans over the steps in which requests wait, without the first quarter; below them the lowest and the highest such step. The four parts "
@@ -109,6 +111,14 @@ def _sharing(part: dict[str, Any]) -> Table:
             f"{row['running']['mean']:.1f}", f"{row['copied_blocks']:,}",
         )
     return table
+
+
+def never_full(part: dict[str, Any], option: str) -> str:
+    """A line about the managers under which all requests fitted at once: their means are over all steps, and no comparison with the others."""
+    roomy = dict.fromkeys(NAMES[row["manager"]] for row in part["rows"] if not row["crowded_steps"])
+    if not roomy:
+        return ""
+    return f"Nobody ever waited under {', '.join(roomy)}: means over all steps, not to be compared with the others. More {option} fill the memory.\n"
 
 
 def same_tokens(part: dict[str, Any]) -> str:

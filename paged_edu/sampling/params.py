@@ -115,7 +115,7 @@ def _logit_bias(bias: Any) -> dict[int, float] | None:
     checked: dict[int, float] = {}
     for key, value in (bias or {}).items():
         token = int(key) if isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 20 else key
-        checks.integer("every token id of logit_bias", token, 0)
+        checks.integer("logit_bias: every token id", token, 0)
         checks.number(f"logit_bias of token {token}", value, -100, 100)
         if token in checked:
             raise ValueError(f"logit_bias has the token {token} twice")

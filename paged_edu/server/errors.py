@@ -57,9 +57,10 @@ def refusal(error: ValueError | TypeError, fields: Container[str]) -> ApiError:
     """What the engine or the parameters refused: the client's mistake, in the words that say value and limit. They begin with one of ``fields``
     where it is one field that is wrong."""
     said = " ".join(str(error).split()) or type(error).__name__
-    name = re.match(r"\w+(?=[ :=])", said)
+    named = re.match(r"\w+(?=[ :=])", said)
+    name = None if named is None else "prompt" if named[0] == "prompt_token_ids" else named[0]      # the engine's word for it
     code = "unsupported_value" if isinstance(error, UnsupportedError) else None
-    return ApiError(400, said, param=name[0] if name is not None and name[0] in fields else None, code=code)
+    return ApiError(400, said, param=name if name is not None and name in fields else None, code=code)
 
 
 EXPECTED = {

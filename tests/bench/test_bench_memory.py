@@ -241,6 +241,16 @@ def test_other_tokens_are_said():
     assert memory_view.same_tokens(part).startswith("Requests with other tokens than under paging, of 9: Orca Max 2, paged 0.")
 
 
+def test_managers_under_which_nobody_waited_are_named():
+    rows = [{"manager": "orca-max", "crowded_steps": 9}, {"manager": "grow", "crowded_steps": 0}, {"manager": "paged", "crowded_steps": 0}]
+    assert memory_view.never_full({"rows": rows}, "--requests").startswith("Nobody ever waited under doubling, paged: means over all steps")
+    assert memory_view.never_full({"rows": rows[:1]}, "--requests") == ""
+    out = io.StringIO()
+    part = memory.measure(memory.Options(part="paper", requests=20, seeds=1, dataset="alpaca"))
+    memory_view.show(part, Console(file=out, width=80))
+    assert "More --requests fill the memory." in " ".join(out.getvalue().split())
+
+
 @pytest.mark.parametrize("dataset", lengths.DATASETS)
 def test_progress_reaches_its_end_and_every_part_is_shown(dataset):
     options = memory.Options(part="paper", requests=20, seeds=1, dataset=dataset)
@@ -250,7 +260,7 @@ def test_progress_reaches_its_end_and_every_part_is_shown(dataset):
     out = io.StringIO()
     memory_view.show(STORED | result, Console(file=out, width=80))
     assert ("Fig. 2" in out.getvalue()) is (dataset == "sharegpt")
-    assert out.getvalue().count("Orca Oracle") == 4
+    assert out.getvalue().count("│ Orca Oracle") == 4
     assert "6 samples" in out.getvalue()
 
 

@@ -151,8 +151,10 @@ def test_a_request_of_three_branches_reserves_three_runs():
     manager = ContiguousKVManager(16, 4, "oracle", 32)
     made = Request("r", (1,) * 5, max_tokens=8, n=3)
     seq = _admit(manager, made)
-    assert manager.report().num_used_blocks == 12
-    assert manager.report().reservation == 3 * 12
+    report = manager.report()
+    assert report.num_used_blocks == 12
+    assert (report.token_states, report.reservation, report.internal) == (0, 3 * 12, 3 * 1), "nothing is written after the last token"
+    assert report.external == 64 - 3 * 13, "a run has 16 slots: rounding belongs to the allocator"
     assert manager.status(Request("s", (1,), max_tokens=16)) is AllocStatus.LATER
     assert len(manager.spare_blocks(seq)) == 8
     manager.free(seq)

@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from paged_edu.core.block_table import num_blocks_for
+from paged_edu.core.buddy import order_for
+from paged_edu.core.contiguous import RESERVATIONS
 from paged_edu.core.paged import PagedKVManager
 from paged_edu.core.policy import FCFS, Priority
 from paged_edu.core.sequence import Request
@@ -133,7 +136,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         scheduler.update(output, self.runner.execute(output))
         check(scheduler)
         snapshot_equal(self.state, scheduler)
-        kind = "paged" if isinstance(manager, PagedKVManager) else manager.reservation
+        kind = self.kind
         SEEN.update({f"{kind} copies": len(output.copies), f"{kind} preempted": len(output.preempted), f"{kind} admitted": len(output.admitted)})
         SEEN.update(swap_out=bool(output.swap_out), swap_in=bool(output.swap_in), copies=bool(output.copies), preempted=len(output.preempted),
                     hits=scheduler.prefix_stats.hits > hits, full_hits=any(-1 in item.slots for item in output.scheduled),
@@ -155,13 +158,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.num_running_seqs == 0
         assert self.state.num_finished == len(self.made)
 
+    @property
+    def kind(self):
+        manager = self.scheduler.manager
+        return "paged" if isinstance(manager, PagedKVManager) else manager.reservation
+
     def _stoppable(self):
         return sorted(s.seq_id for r in self.scheduler.requests.values() if not r.beam for s in r.live if s.num_output_tokens)
 
     def _check_tokens(self, made):
         cut = any(s.finish_reason == "abort" or s.stop_reason == "kv_pool" for s in made.sequences)
         if made.beam:
-            SEEN.update(beams=1)
+            SEEN[f"{self.kind} beams"] += not cut and len(made.sequences) > 1
             full = expected_beams(made.prompt_token_ids, self.runner.beams[made.request_id], VOCAB)
             ended = hypotheses(made)
             if cut:
@@ -173,7 +181,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert set(branches.values()) == {1}
         if not cut:
             assert len(branches) == made.n
-            SEEN.update(samples=made.n > 1)
+            SEEN[f"{self.kind} samples"] += made.n > 1
         for seq in made.sequences:
             assert seq.output_token_ids == expected_tokens(made.prompt_token_ids, seq.num_output_tokens, VOCAB, seq.branch)
             if seq.finish_reason == "length" and seq.stop_reason is None:
@@ -181,17 +189,23 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (seq.stop_reason == "###") == (seq.seq_id in self.stopped)
 
 
+OPTIONS = {
+    "block_size": st.sampled_from([1, 2, 3, 4, 4, 16]), "max_len": st.sampled_from([12, MAX_LEN]), "seqs": st.integers(2, 12),
+    "extra_budget": st.integers(0, 40), "threshold": st.sampled_from([0, 0, 1, 5]), "chunked": st.booleans(), "priority": st.booleans(),
+    "mode": st.sampled_from(["auto", "recompute", "swap"]),
+}
+
+
 class GrowMachine(SchedulerMachine):
     """The same life under the managers that came before paging."""
 
     reservation = "grow"
 
-    @initialize(
-        num_blocks=st.integers(2, 40), block_size=st.sampled_from([1, 2, 3, 4, 4, 16]),
-        max_len=st.sampled_from([12, MAX_LEN]), seqs=st.integers(2, 12), extra_budget=st.integers(0, 40), threshold=st.sampled_from([0, 0, 1, 5]),
-        chunked=st.booleans(), priority=st.booleans(), mode=st.sampled_from(["auto", "recompute", "swap"]),
-    )
+    @initialize(num_blocks=st.integers(2, 40), **OPTIONS)
     def build(self, num_blocks, block_size, max_len, seqs, extra_budget, threshold, chunked, priority, mode):
+        self.start_with(num_blocks, block_size, max_len, seqs, extra_budget, threshold, chunked, priority, mode)
+
+    def start_with(self, num_blocks, block_size, max_len, seqs, extra_budget, threshold, chunked, priority, mode):
         self.scheduler, self.runner = make(
             num_blocks, block_size, max_model_len=max_len, budget=(seqs + extra_budget) if chunked else MAX_LEN + extra_budget, seqs=seqs,
             policy=Priority() if priority else FCFS(), long_prefill_token_threshold=threshold if chunked else 0, enable_chunked_prefill=chunked,
@@ -201,7 +215,13 @@ class GrowMachine(SchedulerMachine):
 
 
 class MaxMachine(GrowMachine):
+    """Room for so many runs: in the other pools several branches of the full length would hardly ever be let in."""
+
     reservation = "max"
+
+    @initialize(num_runs=st.integers(1, 9), **OPTIONS)
+    def build(self, num_runs, block_size, max_len, **options):
+        self.start_with(num_runs << order_for(num_blocks_for(max_len, block_size)), block_size, max_len, **options)
 
 
 class Pow2Machine(GrowMachine):
@@ -238,7 +258,7 @@ TestGrow, TestMax, TestPow2, TestOracle = GrowMachine.TestCase, MaxMachine.TestC
 def test_every_mechanism_took_part():
     """Runs after the machine, in file order: an example in which nothing was swapped, shared or copied proves nothing."""
     every = {
-        "swap_out", "swap_in", "copies", "preempted", "hits", "full_hits", "pending", "kv_pool", "beams", "samples", "paged copies", "grow copies",
-        "grow preempted", "max copies", "pow2 copies", "oracle copies",
+        "swap_out", "swap_in", "copies", "preempted", "hits", "full_hits", "pending", "kv_pool", "grow preempted",
+        *(f"{kind} {what}" for kind in ("paged", *RESERVATIONS) for what in ("copies", "samples", "beams")),
     }
     assert not {what for what in every if not SEEN[what]}, SEEN

@@ -102,6 +102,31 @@ def test_a_mixed_batch_in_a_tiny_pool(model, options):
         assert [done.token_ids for done in one.outputs] == [done.token_ids for done in two.outputs]
 
 
+@pytest.mark.parametrize("manager", ["orca-max", "orca-pow2", "orca-oracle", "grow"])
+def test_a_mixed_batch_under_contiguous_managers(model, manager):
+    """Chunks, samples and, where runs grow, preemptions: probabilities are transformers' own, and tokens those of paging."""
+    folder, hf = model
+    prompts = prompts_of((17, 1, 14, 25, 16), 97, 3)
+    copies = 0
+    with poisoned(folder, block_size=4, num_gpu_blocks_override=32 if manager == "grow" else 48, kv_manager=manager, max_model_len=48,
+                  long_prefill_token_threshold=5) as llm:
+        for i, (prompt, params) in enumerate(zip(prompts, PARAMS, strict=True)):
+            llm.engine.add_request(str(i), prompt, params)
+        done = {}
+        while llm.engine.has_unfinished_requests():
+            done |= {output.request_id: output for output in llm.engine.step() if output.finished}
+            copies += len(llm.engine.last_output.copies)
+        outputs = [done[str(i)] for i in range(len(prompts))]
+    assert copies > 0
+    assert (sum(output.metrics.num_preemptions for output in outputs) > 0) == (manager == "grow")
+    for output, params in zip(outputs, PARAMS):
+        check(output, hf, params)
+    with poisoned(folder, block_size=4, num_gpu_blocks_override=200) as llm:
+        paged = llm.generate(prompts, PARAMS, use_tqdm=False)
+    for one, two in zip(outputs, paged):
+        assert [done.token_ids for done in one.outputs] == [done.token_ids for done in two.outputs]
+
+
 def test_a_warm_cache_changes_nothing(model):
     """known fault B119"""
     folder, hf = model

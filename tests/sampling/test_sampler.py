@@ -190,7 +190,7 @@ def test_values_out_of_range_name_value_and_limit(name, value, limit):
 
 
 @pytest.mark.parametrize(("bias", "message"), [
-    ({"abc": 1}, "every token id of logit_bias must be an integer, not 'abc'"), ({-1: 1}, "at least 0, not -1"), ({"-1": 1}, "integer, not '-1'"),
+    ({"abc": 1}, "logit_bias: every token id must be an integer, not 'abc'"), ({-1: 1}, "at least 0, not -1"), ({"-1": 1}, "integer, not '-1'"),
     ({1.0: 1}, "integer, not 1.0"), ({True: 1}, "integer, not True"), ({3: math.nan}, "logit_bias of token 3 must be at least -100 and at most 100"),
     ({3: 100.5}, "not 100.5"), ({3: "1"}, "logit_bias of token 3 must be a number, not '1'"), ({3: 1, "3": 2}, "logit_bias has the token 3 twice"),
     ([1, 2], r"logit_bias must map token ids to numbers, not \[1, 2\]"), ("x", "map token ids"), ({"٣": 1}, "integer"), ({"9" * 30: 1}, "integer"),

@@ -5,6 +5,7 @@ import json
 import httpx
 import openai
 import pytest
+import torch
 from async_driving import Held, fake
 from serving import TALK, TEMPLATE, events, scripted, serving
 from test_engine import make
@@ -193,6 +194,49 @@ def test_malformed_requests_are_errors_in_openais_form(monkeypatch):
         assert client.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
         assert client.get("/v1/completions").status_code == 405
         assert client.post("/v1/completions", json={"model": "fake", "prompt": [1]}).status_code == 200
+
+
+NO_NUMBER = [float("nan"), float("inf"), float("-inf")]
+SAMPLING = [
+    *({name: value} for value in NO_NUMBER for name in (
+        "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")),
+    *({"beam_width": 2, "length_penalty": value} for value in NO_NUMBER),
+    {"temperature": -0.1}, {"top_p": 1.01}, {"top_p": -0.1}, {"min_p": 1.5}, {"repetition_penalty": 0}, {"top_k": -2}, {"n": 0}, {"max_tokens": -5},
+    {"seed": "x"}, {"prompt": [999_999]}, {"prompt": [-1]}, {"logit_bias": {"999999": 1}}, {"logit_bias": {"abc": 1}},
+    {"stop_token_ids": [999_999]},
+]
+
+
+def test_sampling_parameters_that_cannot_be_name_their_field(monkeypatch):
+    """known faults B50, B57"""
+    with serving(fake(monkeypatch, make())) as served, served.http() as client:
+        for wrong in SAMPLING:
+            body = json.dumps({"model": "fake", "prompt": IDS} | wrong)
+            answer = client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+            assert answer.status_code == 400, (wrong, answer.text)
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+            assert answer.json()["error"]["param"] == list(wrong)[-1], answer.text
+        assert client.post("/v1/completions", json={"model": "fake", "prompt": IDS}).status_code == 200
+
+
+def test_tokens_that_cannot_be_have_a_finite_logprob():
+    """known fault B64: all but three tokens have a probability of 0."""
+    def strict(text):
+        return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+
+    engine = AsyncEngine("tiny-shakespeare", num_gpu_blocks_override=32)
+    model = engine.llm.engine.runner.model
+    whole = model.logits
+    model.logits = lambda hidden: whole(hidden).index_fill(-1, torch.arange(3, engine.vocab_size), -torch.inf)
+    with serving(engine) as served:
+        body = {"model": "tiny-shakespeare", "prompt": IDS, "max_tokens": 2, "logprobs": 5, "echo": True, "ignore_eos": True}
+        answer = served.post("/v1/completions", body)
+        assert answer.status_code == 200
+        chunks = events(served.post("/v1/completions", body | {"stream": True}).text)[:-1]
+        for found in (strict(answer.text), *map(strict, chunks)):
+            tops = [top for choice in found["choices"] if choice.get("logprobs") for top in choice["logprobs"]["top_logprobs"] if top]
+            assert all(list(top.values()).count(-9999.0) >= 2 for top in tops)
+            assert found in map(strict, chunks) or len(tops) == len(IDS) - 1 + 2
 
 
 @pytest.mark.parametrize("text", ['a\n\ndata: x\u2028"q"', "\r\n\r\n", "größer, 你好 🔥 [DONE]"])
