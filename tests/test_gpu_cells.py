@@ -1,6 +1,10 @@
-"""tests/gpu/run_cells.py, which runs the lessons on a GPU machine without Jupyter: what it takes, and what it says of a lesson that fails."""
+"""tests/gpu/run_cells.py, which runs the lessons on a GPU machine without Jupyter: what it takes, and what it says of a lesson that fails.
+
+And how long tests/gpu/run.sh, which calls it, may take.
+"""
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +56,16 @@ def test_what_has_run_is_written_when_a_later_lesson_is_ended(run_cells, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         run_cells.main(str(tmp_path / "out.txt"), tmp_path)
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").startswith("00_a.ipynb: 1 cells, ")
+
+
+def test_the_parts_together_stay_under_8_minutes():
+    """With what is left for unpacking wheels, and for ending what does not end by itself."""
+    script = SCRIPT.with_name("run.sh").read_text(encoding="utf-8")
+    limits = [int(limit) for limit in re.findall(r"^part \w+ (\d+) ", script, re.MULTILINE)]
+    grace = int(re.search(r"timeout -k (\d+) ", script).group(1))
+    assert len(limits) == 4
+    assert sum(limits) + len(limits) * grace + 20 <= 8 * 60
+    assert len(set(re.findall(r"\$OUT/([\w.]+)", script))) == 4
 
 
 def test_every_lessons_cells_compile(run_cells, monkeypatch, capsys):

@@ -16,7 +16,6 @@ import sys
 import time
 from pathlib import Path
 
-
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 

@@ -7,7 +7,7 @@ from ladder import ATOL, check, make, split
 from paged_edu.kernels.launch import choose_splits
 from paged_edu.kernels.split import split_attention, split_tile
 
-SPLITS = [1, 2, 3, 5, 8, 16]
+SPLITS = range(1, 17)
 
 
 @pytest.mark.parametrize(("dtype", "window"), [(torch.float32, None), (torch.float32, 20), (torch.float16, None)])
@@ -15,18 +15,19 @@ def test_any_number_of_splits_gives_the_same(dtype: torch.dtype, window: int | N
     """16 splits of at most 5 tiles: most see nothing. A window leaves tiles to nobody; a sequence of one token leaves all splits but one empty."""
     batch = make([(130, 1), (1, 1), (64, 2), (0, 1)], 2, 1, dtype=dtype)
     whole = split(batch, window, 1)
-    for splits in SPLITS:
+    for splits in (SPLITS if dtype == torch.float32 and window is None else SPLITS[1::3]):
         out = split(batch, window, splits)
         check(out, batch, window)
         torch.testing.assert_close(out, whole, rtol=0, atol=5e-7 if dtype == torch.float32 else 1e-3)
         assert not out[4].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("splits", [2, 5])
-def test_a_split_that_one_row_sees_and_another_does_not(splits: int) -> None:
+def test_a_split_that_one_row_sees_and_another_does_not(splits: int, dtype: torch.dtype) -> None:
     """Two tiles, a window of one token: each row sees one token of one tile, and the other split is masked from end to end for it."""
-    tile = split_tile(16, torch.float32, 80).tokens
-    batch = make([(tile + 4, 8)], 4, 2)
+    tile = split_tile(16, dtype, 80).tokens
+    batch = make([(tile + 4, 8)], 4, 2, dtype=dtype)
     out = split(batch, 1, splits)
     check(out, batch, 1)
     wanted = batch.values[0][-8:].repeat_interleave(2, 1)
