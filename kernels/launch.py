@@ -139,6 +139,8 @@ PROGRAMS_EACH = 2
 MERGE_TILES = 2.0
 """What writing a part and merging it again costs, in tiles read: a second launch, and the part's numbers twice over the memory bus."""
 
+MAX_SPLITS = 128
+"""`choose_splits` never cuts a context into more parts."""
 
 PART_TILES = 1.0
 """What a program costs beside its tiles: it starts, fetches its queries, and writes numbers that the merge reads again."""
@@ -154,7 +156,7 @@ def choose_splits(programs: int, num_tiles: int, processors: int, programs_each:
     """
     places = max(1, processors * programs_each)
     best, cheapest = 1, float("inf")
-    for splits in range(1, max(1, min(num_tiles, 128)) + 1):
+    for splits in range(1, max(1, min(num_tiles, MAX_SPLITS)) + 1):
         tiles = -(-num_tiles // splits)
         rounds = -(-programs * splits // places)
         cost = rounds * (tiles + PART_TILES) + (MERGE_TILES if splits > 1 else 0)

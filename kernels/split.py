@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import LOG2_E, Shapes, capability_of, choose_splits, fast_block, head_pad, multiprocessors, scales, split_tile
+from .launch import LOG2_E, MAX_SPLITS, Shapes, capability_of, choose_splits, fast_block, head_pad, multiprocessors, power_of_two, scales, split_tile
 from .naive import FLOOR
 from .visit import visit
 
@@ -130,6 +130,6 @@ def split_attention(
     if splits > 1:
         merge_kernel[(q.shape[0], num_heads)](
             parts, lse, out, splits, num_heads, *out.stride()[:2],
-            HEAD_DIM=shapes.head_dim, HEAD_PAD=head_pad(shapes.head_dim), SPLITS_PAD=1 << (splits - 1).bit_length(), num_warps=1,
+            HEAD_DIM=shapes.head_dim, HEAD_PAD=head_pad(shapes.head_dim), SPLITS_PAD=max(MAX_SPLITS, power_of_two(splits)), num_warps=1,
         )
     return out

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..attention.cache import KVCache
 from ..attention.metadata import PAD_BLOCK, Attend, AttentionMetadata, ModelInput
 from ..core.block_table import num_blocks_for
-from ..core.plan import ScheduledSeq
+from ..core.plan import Copy, ScheduledSeq
 from ..model.spec import CausalLM
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -129,6 +129,7 @@ def warm_up(model: CausalLM, cache: KVCache, attend: Attend, device: torch.devic
     """Run one prompt-like and a few decode-like batches that write nowhere, so that no request waits for a kernel to be compiled.
 
     A kernel is compiled for each number of packed rows, so queries of 1, 2, 4 and 8 tokens are tried; few and many sequences, since few are split.
+    Blocks are copied one at a time and two: where the second list of ids begins decides which variant of that kernel it is. Nobody owns them yet.
     """
     longest = min(max_model_len, max_tokens, 2 * max(SIZES))
     for length, count in ((longest, 1), *((length, count) for length in (1, 2, 4, 8) for count in (1, min(max_num_seqs, 256)))):
@@ -146,3 +147,5 @@ def warm_up(model: CausalLM, cache: KVCache, attend: Attend, device: torch.devic
         zeros = torch.zeros(rows, dtype=torch.int64, device=device)
         with torch.inference_mode():
             model.logits(model(zeros, zeros, cache, meta, attend)[:count])
+    for count in range(1, min(3, cache.num_blocks)):
+        cache.copy_blocks([Copy(0, 1 + i) for i in range(count)])

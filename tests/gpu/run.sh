@@ -20,16 +20,17 @@ unset TRITON_INTERPRET
 table=""
 part() {                                            # part NAME SECONDS COMMAND ...
   local name=$1 limit=$2 start=$SECONDS; shift 2
-  timeout "$limit" "$@"
+  timeout -k 5 "$limit" "$@"                        # what hangs in the driver may not hear the first signal
   local code=$?
   table+=$(printf '%-12s %5d s  %s' "$name" $((SECONDS - start)) "$([ $code = 0 ] && echo ok || echo "exit $code")")$'\n'
   worst=$((worst || code))
 }
 worst=0
-part tests 210 "$PYTHON" -m pytest -q -p no:cacheprovider tests/gpu tests/kernels --ignore tests/kernels/test_ahead_of_time.py \
+part tests 190 "$PYTHON" -m pytest -q -p no:cacheprovider --continue-on-collection-errors tests/gpu tests/kernels \
+  --ignore tests/kernels/test_ahead_of_time.py --ignore tests/kernels/test_warm_up.py \
   --junitxml="$OUT/gpu_tests.xml" -rs
 part lessons 100 "$PYTHON" tests/gpu/run_cells.py "$OUT/lessons.txt"
-part kernels 110 "$PYTHON" -m paged_edu bench kernels --quick --json "$OUT/kernels.json"
-part engine 60 "$PYTHON" tests/gpu/measure.py --json "$OUT/engine.json"
+part kernels 100 "$PYTHON" -m paged_edu bench kernels --quick --json "$OUT/kernels.json"
+part engine 50 "$PYTHON" tests/gpu/measure.py --json "$OUT/engine.json"
 printf '\n%s' "$table"
 exit $worst

@@ -23,18 +23,19 @@ def test_block_ids_beyond_65535(rung: str) -> None:
     check(RUNGS[rung](batch), batch)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("rung", RUNGS)
-def test_keys_and_values_in_one_tensor_and_queries_out_of_a_fused_projection(rung: str) -> None:
+def test_keys_and_values_in_one_tensor_and_queries_out_of_a_fused_projection(rung: str, dtype: torch.dtype) -> None:
     """known fault B78: between two blocks of keys lies one of values, and between two queries a key and a value."""
-    batch = make([(9, 1), (6, 1)], 4, 2, block_size=4)
+    batch = make([(9, 1), (6, 1)], 4, 2, block_size=4, dtype=dtype)
     right = RUNGS[rung](batch)
     num_blocks = batch.cache[0].shape[0]
-    kv = torch.full((num_blocks, 2, 4, 2, 16), NAN, device=DEVICE)                    # [blocks, k and v, slots, heads, head]
+    kv = torch.full((num_blocks, 2, 4, 2, 16), NAN, dtype=dtype, device=DEVICE)                    # [blocks, k and v, slots, heads, head]
     for which, t in enumerate(batch.cache):
         kv[:, which] = t.transpose(1, 2)
     batch.cache = (kv[:, 0].transpose(1, 2), kv[:, 1].transpose(1, 2))
     assert batch.cache[0].stride() == (256, 16, 32, 1)
-    fused = torch.full((2, 8, 16), NAN, device=DEVICE)
+    fused = torch.full((2, 8, 16), NAN, dtype=dtype, device=DEVICE)
     fused[:, 1:5] = batch.q
     batch.q = fused[:, 1:5]
     assert not batch.q.is_contiguous()

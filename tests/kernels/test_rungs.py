@@ -13,14 +13,15 @@ def around(*borders: int) -> list[tuple[int, int]]:
     return [(n, 1) for border in borders for n in (border - 1, border, border + 1) if n > 0]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize(("block_size", "borders"), [(1, (1, 2)), (3, (3, 6)), (16, (16, 32)), (32, (32,)), (64, (64,)), (256, (256,))])
-def test_lengths_around_block_borders(rung: str, block_size: int, borders: tuple[int, ...]) -> None:
+def test_lengths_around_block_borders(rung: str, block_size: int, borders: tuple[int, ...], dtype: torch.dtype) -> None:
     """At a border the table is exactly full. 32 and 64 are borders of tiles as well."""
     if rung == "naive" and DEVICE == "cpu" and block_size == 256:
-        batch = make([(256, 1), (257, 1)], 1, 1, block_size=block_size, seed=block_size)
+        batch = make([(256, 1), (257, 1)], 1, 1, block_size=block_size, dtype=dtype, seed=block_size)
     else:
-        batch = make(around(*borders), 1 if block_size > 16 else 2, 1, block_size=block_size, seed=block_size)
+        batch = make(around(*borders), 1 if block_size > 16 else 2, 1, block_size=block_size, dtype=dtype, seed=block_size)
     check(RUNGS[rung](batch), batch)
 
 

@@ -1,15 +1,13 @@
-"""Rung 2: any number of splits gives the same result, a few query tokens a sequence, stable sums; and how many splits are chosen."""
+"""Rung 2: any number of splits gives the same result, a few query tokens a sequence, stable sums."""
 from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from ladder import ATOL, check, make, split
 from paged_edu.kernels.launch import choose_splits
 from paged_edu.kernels.split import split_attention, split_tile
 
-SPLITS = [1, 2, 3, 5, 8, 16]
+SPLITS = range(1, 17)
 
 
 @pytest.mark.parametrize(("dtype", "window"), [(torch.float32, None), (torch.float32, 20), (torch.float16, None)])
@@ -17,18 +15,19 @@ def test_any_number_of_splits_gives_the_same(dtype: torch.dtype, window: int | N
     """16 splits of at most 5 tiles: most see nothing. A window leaves tiles to nobody; a sequence of one token leaves all splits but one empty."""
     batch = make([(130, 1), (1, 1), (64, 2), (0, 1)], 2, 1, dtype=dtype)
     whole = split(batch, window, 1)
-    for splits in SPLITS:
+    for splits in (SPLITS if dtype == torch.float32 and window is None else SPLITS[1::3]):
         out = split(batch, window, splits)
         check(out, batch, window)
         torch.testing.assert_close(out, whole, rtol=0, atol=5e-7 if dtype == torch.float32 else 1e-3)
         assert not out[4].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("splits", [2, 5])
-def test_a_split_that_one_row_sees_and_another_does_not(splits: int) -> None:
+def test_a_split_that_one_row_sees_and_another_does_not(splits: int, dtype: torch.dtype) -> None:
     """Two tiles, a window of one token: each row sees one token of one tile, and the other split is masked from end to end for it."""
-    tile = split_tile(16, torch.float32, 80).tokens
-    batch = make([(tile + 4, 8)], 4, 2)
+    tile = split_tile(16, dtype, 80).tokens
+    batch = make([(tile + 4, 8)], 4, 2, dtype=dtype)
     out = split(batch, 1, splits)
     check(out, batch, 1)
     wanted = batch.values[0][-8:].repeat_interleave(2, 1)
@@ -95,60 +94,6 @@ def test_the_choice_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     check(split(batch, window=30), batch, 30)
     assert [args for args, _ in seen] == [(1, 7, 132), (1, 1, 132)]
     assert [n for _, n in seen] == [7, 1]
-
-
-PROGRAMS, TILES, PROCESSORS = st.integers(1, 600), st.integers(0, 3000), st.integers(1, 150)
-
-
-def time_of(programs: int, tiles: int, processors: int, splits: int) -> float:
-    """Tiles that pass on the clock when programs start as places get free, two to a processor; to start and to end takes a tile, the merge two."""
-    places = [0] * (2 * processors)
-    for _ in range(programs * splits):
-        first = min(range(len(places)), key=places.__getitem__)
-        places[first] += -(-tiles // splits) + 1
-    return max(places) + (2 if splits > 1 else 0)
-
-
-@settings(deadline=None)
-@given(PROGRAMS, TILES, PROCESSORS)
-def test_the_choice_is_within_bounds(programs: int, tiles: int, processors: int) -> None:
-    assert 1 <= choose_splits(programs, tiles, processors) <= max(1, tiles)
-
-
-@settings(deadline=None)
-@given(st.integers(1, 12), st.integers(1, 60), st.integers(1, 8))
-def test_no_other_choice_would_be_faster(programs: int, tiles: int, processors: int) -> None:
-    times = [time_of(programs, tiles, processors, splits) for splits in range(1, tiles + 1)]
-    chosen = choose_splits(programs, tiles, processors)
-    assert times[chosen - 1] == min(times)
-    assert chosen == 1 + times.index(min(times))
-
-
-@settings(deadline=None)
-@given(st.integers(1, 8), TILES, PROCESSORS)
-def test_a_card_that_is_full_is_left_alone(rounds: int, tiles: int, processors: int) -> None:
-    assert choose_splits(2 * processors * rounds, tiles, processors) == 1
-
-
-@settings(deadline=None)
-@given(PROGRAMS, TILES, PROCESSORS)
-def test_more_work_never_takes_less_time(programs: int, tiles: int, processors: int) -> None:
-    def cost(programs: int, tiles: int) -> float:
-        splits = choose_splits(programs, tiles, processors)
-        return -(-programs * splits // (2 * processors)) * (-(-tiles // splits) + 1) + (2 if splits > 1 else 0)
-
-    assert cost(programs, tiles) <= cost(programs, tiles + 1)
-    assert cost(programs, tiles) <= cost(programs + 1, tiles)
-    assert cost(programs, tiles) <= -(-programs // (2 * processors)) * (tiles + 1)
-
-
-def test_the_choice_comes_from_the_card_and_the_batch() -> None:
-    """No length, batch or card decides it alone."""
-    assert choose_splits(8, 64, 132) > 16                             # one request of 4096 tokens, 8 KV heads
-    assert choose_splits(8, 512, 132) >= choose_splits(8, 64, 132)
-    assert choose_splits(8 * 64, 64, 132) == 1                        # 64 of them: short parts would fill the last round, and cost more
-    assert choose_splits(8, 64, 4) == 1                               # one of them on a small card
-    assert choose_splits(8, 2, 132) == 1                              # one of 128 tokens: nothing to gain
 
 
 def test_the_tests_can_fail() -> None:
