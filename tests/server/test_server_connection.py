@@ -7,23 +7,13 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from async_driving import Held, fake
 from serving import events, serving
-from test_engine import make
 
 from paged_edu.server import connection
 from paged_edu.server.connection import MAX_HEAD
 
 ASK = {"model": "fake", "prompt": [5, 6, 7], "max_tokens": 6}
 UPGRADE = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
-
-
-@pytest.fixture
-def held(monkeypatch):
-    engine = fake(monkeypatch, make(num_blocks=64))
-    steps = Held(engine._thread.engine)
-    yield engine, steps
-    steps.release()
 
 
 def post(body, version="1.1", headers=""):

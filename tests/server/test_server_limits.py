@@ -21,15 +21,6 @@ from paged_edu.server.settings import Settings
 ASK = {"model": "fake", "prompt": [5, 6, 7], "max_tokens": 40}
 
 
-@pytest.fixture
-def held(monkeypatch):
-    """``(engine, Held)`` to serve."""
-    engine = fake(monkeypatch, make(num_blocks=64))
-    steps = Held(engine._thread.engine)
-    yield engine, steps
-    steps.release()
-
-
 def test_the_key(held):
     keys = ("correct horse", "battery-staple")
     with pytest.raises(ValueError, match="without spaces"):

@@ -74,13 +74,18 @@ def test_the_drain_timeout_and_the_environment():
                 served.child.send_signal(signal.SIGTERM)
                 return await asyncio.gather(*tasks, return_exceptions=True)
 
-        for answer in asyncio.run(main()):
-            cut_off(answer)
-        assert served.child.wait(30) == 0
-        served.reader.join(10)
-        log = "".join(served.lines)
-        assert "0 prompts answered, 0 dropped, 160 failed" in log, log
-        assert "from-the-environment" not in log
+        assert "from-the-environment" not in all_cut_off(served, asyncio.run(main()), 160)
+
+
+def all_cut_off(served, answers, num_prompts):
+    """Everybody was cut off and told so, and the process has ended with 0; its log."""
+    for answer in answers:
+        cut_off(answer)
+    assert served.child.wait(30) == 0
+    served.reader.join(10)
+    log = "".join(served.lines)
+    assert f"0 prompts answered, 0 dropped, {num_prompts} failed" in log, log
+    return log
 
 
 def cut_off(answer):
@@ -111,13 +116,7 @@ def test_a_second_ctrl_c_cuts_off_and_tells():
                 served.child.send_signal(signal.SIGINT)
                 return await asyncio.gather(*tasks)
 
-        for answer in asyncio.run(main()):
-            cut_off(answer)
-        assert served.child.wait(30) == 0
-        served.reader.join(10)
-        log = "".join(served.lines)
-        assert "0 prompts answered, 0 dropped, 120 failed" in log, log
-        assert "Traceback" not in log
+        assert "Traceback" not in all_cut_off(served, asyncio.run(main()), 120)
 
 
 @pytest.mark.slow
