@@ -41,6 +41,20 @@ def test_hits_are_pinned_before_new_blocks_are_taken():
     assert made.num_cached_tokens == 12
 
 
+def test_an_admission_counts_the_hits_that_it_would_pin():
+    """B14, at the manager: 3 of 4 blocks are cached and available, and b hits them; pinned they leave none for its fourth."""
+    scheduler, runner = cached(4)
+    serve(scheduler, runner, "a", P13[:12])
+    scheduler.add(Request("c", (70,), max_tokens=3))
+    step(scheduler, runner)
+    manager, made = scheduler.manager, Request("b", P13)
+    assert (manager.pool.num_available, manager.pool.num_cached) == (3, 3)
+    scheduler.add(made)
+    assert manager.admit(made.live[0], 13) is None
+    assert (manager.pool.num_used, len(manager.tables), len(hits(scheduler, P13))) == (1, 1, 3)
+    manager.check()
+
+
 def test_a_hit_that_is_the_oldest_of_all_is_not_overwritten_by_its_own_request():
     """B14, sharper: no block is free, and the two hits are what would be overwritten first."""
     scheduler, runner = cached(4)
